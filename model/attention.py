@@ -1,0 +1,71 @@
+"""Scaled dot-product attention over several heads (Vaswani et al. 2017, section 3.2).
+
+Letters: R rows (sentences, or sentences times beams), Tq and Tk query and key lengths, H heads,
+Dh head_dim, D d_model.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from model.dropout import Dropout
+
+MASKED_SCORE = -1e4
+"""What a masked score becomes: far below any real one, and finite in float16 as well."""
+
+
+class MultiHeadAttention(nn.Module):
+    """MultiHead(Q, K, V) = Concat(head_1, ..., head_H) W_O; head i attends in its own projections.
+
+    Keys and values are projected apart from queries, since a decoder keeps them between steps.
+    """
+
+    def __init__(
+        self, d_model: int, num_heads: int, head_dim: int, *, scale: float, dropout: float
+    ) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.head_dim = head_dim
+        self.scale = scale
+        inner = num_heads * head_dim
+        self.q_proj = nn.Linear(d_model, inner)
+        self.k_proj = nn.Linear(d_model, inner)
+        self.v_proj = nn.Linear(d_model, inner)
+        self.out_proj = nn.Linear(inner, d_model)
+        self.dropout = Dropout(dropout)
+
+    def split_heads(self, x: Tensor) -> Tensor:
+        """[R,T,H*Dh] -> [R,H,T,Dh]."""
+        return x.reshape(x.size(0), x.size(1), self.num_heads, self.head_dim).transpose(1, 2)
+
+    def project_query(self, x: Tensor) -> Tensor:
+        """x [R,Tq,D] -> [R,H,Tq,Dh]."""
+        return self.split_heads(self.q_proj(x))
+
+    def project_key_value(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """x [R,Tk,D] -> keys, values [R,H,Tk,Dh]."""
+        return self.split_heads(self.k_proj(x)), self.split_heads(self.v_proj(x))
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+        """softmax(q k^T * scale) v, heads joined and projected (equation 1).
+
+        q [R,H,Tq,Dh]; k, v [R,H,Tk,Dh]; mask bool, broadcast to [R,H,Tq,Tk], True = may be seen;
+        gives [R,Tq,D]. A row that may see nothing gets the mean of all values: finite, and unused.
+        """
+        if q.device.type == "cuda" and not torch.onnx.is_in_onnx_export():
+            p = self.dropout.p if self.training else 0.0
+            context = F.scaled_dot_product_attention(q, k, v, mask, dropout_p=p, scale=self.scale)
+        else:
+            context = self._attend_written_out(q, k, v, mask)
+        joined = context.transpose(1, 2).flatten(2)  # [R,Tq,H*Dh]
+        return self.out_proj(joined)  # type: ignore[no-any-return]
+
+    def _attend_written_out(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+        """Two batched products and a softmax: on a CPU faster to train than the fused kernel."""
+        scores = torch.matmul(q * self.scale if self.scale != 1.0 else q, k.transpose(-1, -2))
+        if mask is not None:
+            scores = torch.where(mask, scores, MASKED_SCORE)
+        weights = self.dropout(scores.softmax(dim=-1))  # [R,H,Tq,Tk]
+        return torch.matmul(weights, v)

@@ -1,0 +1,41 @@
+"""Dropout whose masks are cheap on a CPU.
+
+`torch.nn.Dropout` draws one random number per element with `bernoulli_`, single-threaded on a CPU.
+Here one 64-bit draw serves four elements: each takes 16 bits and is kept when they reach p * 2**16,
+so the drop probability is p rounded to a multiple of 2**-16, and the scale is exact for it.
+On other devices this is `torch.nn.functional.dropout`.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+_LEVELS = 1 << 16
+_PER_DRAW = 4
+
+
+class Dropout(nn.Module):
+    """Zeroes elements with probability p and scales the rest by 1/(1-p), in training only."""
+
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        self.p = p
+        self.dropped_levels = round(p * _LEVELS)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: any shape, floating point; the result has the same shape and dtype."""
+        if not self.training or self.dropped_levels == 0:
+            return x
+        if x.device.type != "cpu":
+            return F.dropout(x, self.p)
+        draws = torch.empty(-(-x.numel() // _PER_DRAW), dtype=torch.int64).random_(
+            torch.iinfo(torch.int64).min, None
+        )
+        levels = draws.view(torch.int16)[: x.numel()].view(x.shape)
+        keep = levels >= self.dropped_levels - _LEVELS // 2
+        return x * (keep * (_LEVELS / (_LEVELS - self.dropped_levels))).to(x.dtype)
+
+    def extra_repr(self) -> str:
+        return f"p={self.p}"

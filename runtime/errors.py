@@ -1,0 +1,50 @@
+"""Every error a user can meet, as one tree.
+
+    LeanseqError                      exit code 1
+    ├── OptionError                   exit code 2: an option or argument that cannot be used
+    ├── MissingExtraError             a package of an optional extra is not installed
+    ├── TextError                     a tokenizer or text that cannot be used
+    ├── BundleError                   a bundle that cannot be read or written
+    └── BackendError                  a backend that cannot run here
+
+`model`, `export` and `calibration` hang their own roots below LeanseqError. Each message says what
+was found, what was expected and what to do.
+"""
+
+from __future__ import annotations
+
+
+class LeanseqError(Exception):
+    """Root of every error raised on purpose. `exit_code` is what the command line exits with."""
+
+    exit_code = 1
+
+
+class OptionError(LeanseqError, ValueError):
+    """An option value, or a combination of options, that cannot be used."""
+
+    exit_code = 2
+
+
+class MissingExtraError(LeanseqError, ImportError):
+    """A package of an optional extra is missing; the message names the extra."""
+
+    def __init__(self, package: str, extra: str, purpose: str) -> None:
+        super().__init__(
+            f"{purpose} needs the package {package}, which is not installed; "
+            f"install it with: pip install 'leanseq[{extra}]'"
+        )
+        self.package = package
+        self.extra = extra
+
+
+class TextError(LeanseqError):
+    """A tokenizer model or an input text that cannot be used."""
+
+
+class BundleError(LeanseqError):
+    """A bundle that is missing, damaged, altered, locked or of another version."""
+
+
+class BackendError(LeanseqError):
+    """A backend that cannot run here, or that failed while running."""
