@@ -15,19 +15,25 @@ from random import Random
 
 from model.corpora.cldr import Language, ListStyle, RelativeUnit
 
-TERRITORIES = (
+
+def _codes(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+TERRITORIES = _codes(
     "AR AT AU BE BG BR CA CH CL CN CO CY CZ DE DK EE EG ES FI FR GB GR HR HU ID IE IL IN IS IT JP "
     "KE KR MA MX NG NL NO NZ PE PH PL PT RO RS SA SE SK TH TR UA US VN ZA"
-).split()
-LANGUAGES = (
+)
+LANGUAGES = _codes(
     "af ar bg ca cs cy da de el en es et fa fi fr ga he hi hr hu hy id is it ja ka ko la lt lv mn "
     "nl pl pt ro ru sk sl sq sv sw th tr uk vi zh"
-).split()
-CURRENCIES = (
-    "USD EUR GBP JPY CHF CNY INR CAD AUD NZD SEK NOK DKK PLN CZK HUF TRY BRL MXN KRW ZAR ILS THB RON"
-).split()
+)
+CURRENCIES = _codes(
+    "USD EUR GBP JPY CHF CNY INR CAD AUD NZD SEK NOK DKK PLN CZK HUF TRY BRL MXN KRW ZAR ILS THB "
+    "RON"
+)
 SYMBOLS = ("USD", "EUR", "GBP", "JPY")
-UNITS = (
+UNITS = _codes(
     "duration-second duration-minute duration-hour duration-day duration-week duration-month "
     "duration-year length-millimeter length-centimeter length-meter length-kilometer length-inch "
     "length-foot length-yard length-mile mass-gram mass-kilogram mass-pound mass-ounce mass-tonne "
@@ -35,7 +41,7 @@ UNITS = (
     "area-square-meter area-square-kilometer area-hectare speed-kilometer-per-hour "
     "speed-mile-per-hour speed-meter-per-second temperature-celsius temperature-fahrenheit "
     "digital-megabyte digital-gigabyte power-watt electric-volt"
-).split()
+)
 RELATIVE_UNITS: tuple[RelativeUnit, ...] = (
     "second", "minute", "hour", "day", "week", "month", "year"
 )  # fmt: skip
@@ -72,16 +78,20 @@ def partial_dates(random: Random) -> Meaning:
     month = f"month {date.month}"
     choice = random.random()
     if choice < 0.4:
-        names = (f"weekday {date.weekday()}", month)
-        return Meaning(say=lambda language: language.weekday_and_day(date), names=names)
+        return Meaning(
+            say=lambda language: language.weekday_and_day(date),
+            names=(f"weekday {date.weekday()}", month),
+        )
     if choice < 0.65:
         return Meaning(say=lambda language: language.long_date(date), names=(month,))
     if choice < 0.75:
         return Meaning(say=lambda language: language.month_and_day(date), names=(month,))
     if choice < 0.9:
         return Meaning(say=lambda language: language.month_and_year(date), names=(month,))
-    names = (f"quarter {(date.month + 2) // 3}",)
-    return Meaning(say=lambda language: language.quarter_and_year(date), names=names)
+    return Meaning(
+        say=lambda language: language.quarter_and_year(date),
+        names=(f"quarter {(date.month + 2) // 3}",),
+    )
 
 
 def times(random: Random) -> Meaning:
@@ -113,7 +123,7 @@ def relative_times(random: Random) -> Meaning:
     past = random.random() < 0.5
     return Meaning(
         say=lambda language: language.relative(number, unit, past=past),
-        names=(f"relative {unit} {'past' if past else 'future'}",),
+        names=(_counted(f"relative {'past' if past else 'future'}", unit, Decimal(number)),),
     )
 
 

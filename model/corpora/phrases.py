@@ -27,7 +27,7 @@ SPLITS: tuple[Split, ...] = get_args(Split)
 HELD_OUT: tuple[Split, ...] = ("valid", "calibration", "test")
 
 GENERATOR = 1
-"""Raise it with every change to what the same parameters give, so that stored corpora are remade."""
+"""Raised with every change to what the same parameters give: stored corpora are then made again."""
 
 _SOURCE_LANGUAGE = "en"
 _FEWEST_TRAIN = 1500
