@@ -48,7 +48,7 @@ class Residual(nn.Module):
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
         """x [R,T,D] -> [R,T,D]."""
         if self.pre:
-            return x + self.dropout(sublayer(self.norm(x)))
+            return x + self.dropout(sublayer(self.norm(x)))  # type: ignore[no-any-return]
         return self.norm(x + self.dropout(sublayer(x)))  # type: ignore[no-any-return]
 
 
