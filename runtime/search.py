@@ -1,0 +1,238 @@
+"""The one decode loop: greedy search, beam search and sampling over any Backend.
+
+It sees the model only through `begin`, `step` and `keep`, and text not at all. Its rules are
+CTranslate2's; docs/decisions/0003-search-semantics.md spells them out and names the exceptions.
+
+Letters: B sentences still searched, K beams of each, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from runtime.backend import Backend, BoolArray, Candidates, Capabilities, IntArray
+from runtime.candidates import UNREACHABLE, Beams, replace_ended, sort_candidates
+from runtime.errors import BackendError, OptionError
+from runtime.manifest import SpecialTokenIds
+from runtime.options import SearchOptions
+from runtime.sampling import draw, uniform
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hypothesis:
+    """One target sentence that a search found.
+
+    token_ids: without EOS. score: sum_log_prob, normalised by the length. sum_log_prob: EOS counted
+    where there is one. finished: False if it was cut at max_length.
+    """
+
+    token_ids: tuple[int, ...]
+    score: float
+    sum_log_prob: float
+    finished: bool
+
+
+def search(
+    backend: Backend,
+    sources: Sequence[Sequence[int]],
+    options: SearchOptions,
+    special_ids: SpecialTokenIds,
+    *,
+    input_indices: Sequence[int] | None = None,
+) -> list[list[Hypothesis]]:
+    """The best hypotheses of each source, best first: at least one, at most num_hypotheses.
+
+    sources: B lists of token ids, EOS included, of any lengths. input_indices [B]: what sampling
+    keys its draws by; 0..B-1 if not given. Raises OptionError for lengths beyond the model's
+    limits, BackendError if the model computes NaN.
+    """
+    if not sources:
+        return []
+    limits = max_lengths([len(source) for source in sources], options, backend.capabilities)
+    keys = np.arange(len(sources)) if input_indices is None else np.asarray(input_indices)
+    beam_size = options.num_hypotheses if options.sampling else options.beam_size
+    found = _Found(len(sources), beam_size, options, special_ids.eos)
+    rows = np.arange(len(sources))  # which sources are still searched: [B]
+    beams = _start(len(sources), beam_size, options, special_ids.decoder_start)
+    state = backend.begin(*pad_sources(sources, special_ids.pad), beam_size, int(limits.max()))
+    for step in range(int(limits.max())):
+        candidates = backend.step(
+            state,
+            *beams,
+            ban_eos=step < options.min_length,
+            need_log_probs=options.sampling,
+        )
+        if options.sampling:
+            reached, beams = _draw_beams(
+                candidates, beams, options, special_ids.eos, keys[rows], step
+            )
+        else:
+            ranked = sort_candidates(candidates)
+            reached = ranked.first(beam_size)
+            beams = replace_ended(ranked, special_ids.eos)
+        if np.isnan(reached.scores).any():
+            raise BackendError(_nan_text(backend.capabilities, step))
+        done = found.add(rows, reached, beams, at_limit=limits[rows] == step + 1)
+        if done.all():
+            break
+        if done.any():
+            going = np.flatnonzero(~done)
+            rows, beams = rows[going], beams.rows(going)
+            state = backend.keep(state, going.astype(np.int32))
+    return found.results()
+
+
+def max_lengths(
+    source_lengths: Sequence[int], options: SearchOptions, capabilities: Capabilities
+) -> npt.NDArray[np.int64]:
+    """The most target tokens, EOS counted, of each source: [B].
+
+    It depends on that source alone, not on what it is batched with: options.max_length, or
+    2S + 20 (but no less than min_length) within the model's limit.
+    """
+    longest, limit = max(source_lengths), capabilities.max_target
+    if capabilities.max_source is not None and longest > capabilities.max_source:
+        raise OptionError(
+            f"a source has {longest} tokens; the model reads at most {capabilities.max_source}, "
+            "EOS included: cut the source"
+        )
+    for name in ("max_length", "min_length"):
+        value = getattr(options, name)
+        if limit is not None and value is not None and value > limit:
+            raise OptionError(f"{name} is {value}; this model makes at most {limit} tokens")
+    lengths = np.array([max(2 * length + 20, options.min_length) for length in source_lengths])
+    if options.max_length is not None:
+        lengths[:] = options.max_length
+    return lengths if limit is None else np.minimum(lengths, limit)
+
+
+def pad_sources(sources: Sequence[Sequence[int]], pad_id: int) -> tuple[IntArray, BoolArray]:
+    """src_ids [B,S] int32 and src_mask [B,S] bool (True = a real token), padded on the right."""
+    lengths = np.array([len(source) for source in sources])
+    if lengths.min() == 0:
+        raise OptionError("a source has no tokens; expected at least EOS")
+    src_mask = np.arange(lengths.max()) < lengths[:, None]
+    src_ids = np.full(src_mask.shape, pad_id, dtype=np.int32)
+    src_ids[src_mask] = np.concatenate([np.asarray(source, dtype=np.int32) for source in sources])
+    return src_ids, src_mask
+
+
+def normalise(sum_log_prob: float, length: int, options: SearchOptions) -> float:
+    """The score of a hypothesis of `length` tokens, EOS counted.
+
+    power: sum / length**alpha. gnmt: sum / ((5 + length) / 6)**alpha (Wu et al. 2016, section 7).
+    """
+    base = length if options.length_penalty_kind == "power" else (5 + length) / 6
+    return float(sum_log_prob / base**options.length_penalty)
+
+
+def _start(num_sentences: int, beam_size: int, options: SearchOptions, start_id: int) -> Beams:
+    """One empty hypothesis a sentence, or, when sampling, one for each sample."""
+    shape = (num_sentences, beam_size)
+    sums = np.zeros(shape, dtype=np.float32)
+    if not options.sampling:
+        sums[:, 1:] = -np.inf
+    token_ids = np.full(shape, start_id, dtype=np.int32)
+    return Beams(token_ids, np.zeros(shape, dtype=np.int32), sums)
+
+
+def _draw_beams(
+    candidates: Candidates,
+    beams: Beams,
+    options: SearchOptions,
+    eos_id: int,
+    keys: npt.NDArray[np.int64],
+    step: int,
+) -> tuple[Beams, Beams]:
+    """Sampling's choice: what each sample reached [B,K], and the same with ended samples dead."""
+    log_probs = candidates.log_probs
+    assert log_probs is not None
+    num_sentences, beam_size = beams.scores.shape
+    token_ids = np.full((num_sentences, beam_size), eos_id, dtype=np.int32)
+    scores = np.full((num_sentences, beam_size), -np.inf, dtype=np.float32)
+    for row, sample in np.argwhere(beams.scores > UNREACHABLE).tolist():
+        distribution = log_probs[row, sample]
+        if np.isnan(distribution).any():
+            scores[row, sample] = np.nan
+            continue
+        token_id = draw(distribution, options, uniform(options.seed, int(keys[row]), sample, step))
+        token_ids[row, sample] = token_id
+        scores[row, sample] = beams.scores[row, sample] + distribution[token_id]
+    own = np.tile(np.arange(beam_size, dtype=np.int32), (num_sentences, 1))
+    going = np.where(token_ids == eos_id, np.float32(-np.inf), scores)
+    return Beams(token_ids, own, scores), Beams(token_ids, own, going)
+
+
+def _nan_text(capabilities: Capabilities, step: int) -> str:
+    return (
+        f"the {capabilities.name} backend ({capabilities.precision}) computed NaN at step {step}; "
+        "its weights are damaged or its precision overflows: try precision fp32"
+    )
+
+
+class _Found:
+    """The hypotheses that ended, and the back-pointers that spell them."""
+
+    def __init__(
+        self, num_sources: int, beam_size: int, options: SearchOptions, eos_id: int
+    ) -> None:
+        self._options, self._eos_id = options, eos_id
+        # K=1 is CTranslate2's greedy loop, which knows no patience.
+        self._enough = 1 if beam_size == 1 else options.max_finished
+        if options.sampling:
+            self._enough = beam_size
+        self._shape = (num_sources, beam_size)
+        self._steps: list[tuple[IntArray, IntArray]] = []  # token_ids, parents: [sources, K] each
+        self._ended: list[list[Hypothesis]] = [[] for _ in range(num_sources)]
+
+    def add(
+        self, rows: npt.NDArray[np.intp], reached: Beams, going: Beams, at_limit: BoolArray
+    ) -> BoolArray:
+        """Stores what ended at this step; True for each of rows [B] whose search is over.
+
+        reached [B,K]: the best candidates, in rank order, before replacement. going: the beams that
+        go on. at_limit [B]: max_length is reached, so all of `reached` end here.
+        """
+        is_eos = reached.token_ids == self._eos_id
+        ends = (is_eos | at_limit[:, None]) & (reached.scores > UNREACHABLE)
+        if ends.any():
+            for row, rank in np.argwhere(ends).tolist():
+                self._store(rows[row], reached, row, rank)
+        counts = np.array([len(self._ended[source]) for source in rows])
+        alive = going.scores > UNREACHABLE
+        done: BoolArray = at_limit | (counts >= self._enough) | ~alive.any(axis=1)
+        for row in np.flatnonzero(done & (counts == 0)).tolist():
+            self._store(rows[row], reached, row, 0)  # nothing can be reached: the best of that
+        token_ids = np.empty(self._shape, dtype=np.int32)
+        parents = np.empty(self._shape, dtype=np.int32)
+        token_ids[rows], parents[rows] = going.token_ids, going.parents
+        self._steps.append((token_ids, parents))
+        return done
+
+    def _store(self, source: int, reached: Beams, row: int, rank: int) -> None:
+        spelt = [int(reached.token_ids[row, rank])]
+        beam = int(reached.parents[row, rank])
+        for token_ids, parents in reversed(self._steps):
+            spelt.append(int(token_ids[source, beam]))
+            beam = int(parents[source, beam])
+        finished = spelt[0] == self._eos_id
+        sum_log_prob = float(reached.scores[row, rank])
+        self._ended[source].append(
+            Hypothesis(
+                token_ids=tuple(reversed(spelt[1:] if finished else spelt)),
+                score=normalise(sum_log_prob, len(spelt), self._options),
+                sum_log_prob=sum_log_prob,
+                finished=finished,
+            )
+        )
+
+    def results(self) -> list[list[Hypothesis]]:
+        """Best first; among equal scores the one that ended first."""
+        return [
+            sorted(ended, key=lambda found: -found.score)[: self._options.num_hypotheses]
+            for ended in self._ended
+        ]
