@@ -40,10 +40,10 @@ def draw(log_probs: npt.NDArray[np.float32], options: SearchOptions, number: flo
     count = min(options.top_k or weights.size, weights.size)
     total = None if options.top_k else float(weights.sum())
     if total is not None and count > _FIRST_LOOK:
-        first = top_indices(weights, _FIRST_LOOK)
+        first = top_indices(log_probs, _FIRST_LOOK)
         if weights[first].sum() >= options.top_p * total:
             count = _FIRST_LOOK
-    tokens = top_indices(weights, count)
+    tokens = top_indices(log_probs, count)  # not of weights: exp may round two to one
     mass = np.cumsum(weights[tokens])
     wanted = options.top_p * (mass[-1] if total is None else total)
     kept = min(int(np.searchsorted(mass, wanted)) + 1, count)
