@@ -11,12 +11,12 @@ import dataclasses
 import hashlib
 import json
 import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
 from model.corpora.phrases import GENERATOR, SPLITS, Parameters, Phrase, PhraseCorpus, Split
 from model.errors import DataError
+from runtime.directory import recover, replace_directory
 from runtime.errors import OptionError
 
 FORMAT = "leanseq-phrases-1"
@@ -29,7 +29,8 @@ def write(corpus: PhraseCorpus, directory: str | os.PathLike[str]) -> Path:
     """Write a corpus, all of it or nothing; an older corpus there is replaced. Gives the directory.
 
     The bytes depend on the corpus alone. Raises DataError where the directory holds something else
-    than a corpus, or cannot be written.
+    than a corpus, or cannot be written; `runtime.directory` adds its own for a directory that
+    another process is writing.
     """
     final = Path(directory)
     if final.exists() and not _is_replaceable(final):
@@ -38,16 +39,8 @@ def write(corpus: PhraseCorpus, directory: str | os.PathLike[str]) -> Path:
             "corpus to replace: name another one"
         )
     try:
-        final.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(
-            dir=final.parent, prefix=f".{final.name}.", ignore_cleanup_errors=True
-        ) as scratch:
-            new, old = Path(scratch) / "new", Path(scratch) / "old"
-            new.mkdir()
-            _write_files(corpus, new)
-            if final.exists():
-                final.rename(old)
-            new.rename(final)
+        with replace_directory(final) as folder:
+            _write_files(corpus, folder)
     except OSError as error:
         raise DataError(
             f"the corpus cannot be written to {final} ({error.strerror}); expected a directory "
@@ -62,6 +55,7 @@ def load(directory: str | os.PathLike[str]) -> PhraseCorpus:
     Raises DataError where it is missing, of another format, incomplete or altered.
     """
     folder = Path(directory)
+    recover(folder)
     record = _read_record(folder)
     try:
         parameters = Parameters(**record["parameters"])
