@@ -1,0 +1,224 @@
+"""Measures translators side by side: latency, throughput, quality. Knows no model and no file.
+
+The first subject is the reference: the others' ratios and agreement are against it. What comes out
+is plain JSON, for report.json and for `benchmarks.table`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from benchmarks.machine import describe_machine, now
+from benchmarks.quality import check_aligned, score
+from benchmarks.timing import Times, interleave, paired_ratio, percentiles_ms
+from runtime.errors import OptionError
+from runtime.options import SearchOptions
+from runtime.translator import Translation, Translator
+
+logger = logging.getLogger(__name__)
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """One thing to measure.
+
+    name: what the table calls it, unlike all others. size_bytes: what it takes on disk. source:
+    what it was made from, such as "bundle 3f2a91c0", for the signature. parity: what
+    export.parity found for it, passed through to the table.
+    """
+
+    name: str
+    translator: Translator
+    size_bytes: int
+    source: str
+    parity: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Effort:
+    """How much is measured.
+
+    latency_lines: how many lines, spread evenly over all, are timed one at a time. rounds: how
+    often each. batch_size: lines given at once where throughput is timed; every line is, once.
+    """
+
+    latency_lines: int = 100
+    rounds: int = 2
+    warmup: int = 5
+    batch_size: int = 32
+
+    def __post_init__(self) -> None:
+        for name, low in (("latency_lines", 1), ("rounds", 1), ("warmup", 0), ("batch_size", 1)):
+            if getattr(self, name) < low:
+                raise OptionError(f"{name} is {getattr(self, name)}; expected at least {low}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TestSet:
+    """Lines [n], a reference for each, perhaps the family of each, and their target language."""
+
+    lines: Sequence[str]
+    references: Sequence[str]
+    families: Sequence[str] | None = None
+    target_language: str | None = None
+    name: str = ""
+
+    __test__ = False  # pytest: not a test class
+
+    def __post_init__(self) -> None:
+        check_aligned(self.lines, self.references, self.families)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Timed:
+    latency: Times  # [subjects, rounds, latency_lines] seconds
+    batches: Times  # [subjects, 1, batches] seconds
+    translations: list[list[Translation]] = field(default_factory=list)  # [subjects][lines]
+
+
+def measure(
+    subjects: Sequence[Subject],
+    test_set: TestSet,
+    *,
+    options: SearchOptions | None = None,
+    effort: Effort | None = None,
+) -> dict[str, Any]:
+    """Times and scores every subject on the same lines, each line on each subject in turn.
+
+    The caller gives all subjects the same number of threads; the record says what they have.
+    Raises OptionError for no subjects or threads that differ, MissingExtraError without sacrebleu.
+    """
+    options, effort = options or SearchOptions(), effort or Effort()
+    threads = _common_threads(subjects)
+    timed = _time(subjects, test_set, options, effort)
+    record: dict[str, Any] = {
+        "schema": SCHEMA,
+        "date": now(),
+        "machine": describe_machine(),
+        "threads": threads,
+        "options": options.to_json(),
+        "test_set": {"name": test_set.name, "lines": len(test_set.lines)},
+        "latency_lines": timed.latency.shape[2],
+        "rounds": effort.rounds,
+        "batch_size": effort.batch_size,
+        "subjects": [],
+    }
+    for index, subject in enumerate(subjects):
+        record["subjects"].append(_describe(index, subject, timed, test_set, options))
+    record["int8_speedup"] = _int8_speedup(subjects, timed)
+    return record
+
+
+def _common_threads(subjects: Sequence[Subject]) -> int | None:
+    """The number of threads that all subjects have; None where none of them tells."""
+    if not subjects:
+        raise OptionError("there is nothing to measure; give at least one translator")
+    names = [subject.name for subject in subjects]
+    if len(set(names)) < len(names):
+        raise OptionError(f"two translators have one name: {', '.join(names)}; rename one")
+    found = {subject.name: _capabilities(subject).detail.get("threads") for subject in subjects}
+    told = {name: threads for name, threads in found.items() if threads is not None}
+    if len(set(told.values())) > 1:
+        listed = ", ".join(f"{name} {threads}" for name, threads in told.items())
+        raise OptionError(f"the numbers of threads differ ({listed}); give all the same")
+    return next(iter(told.values()), None)
+
+
+def _time(
+    subjects: Sequence[Subject], test_set: TestSet, options: SearchOptions, effort: Effort
+) -> _Timed:
+    runs = [_runner(subject, options) for subject in subjects]
+    lines = list(test_set.lines)
+    batches = [
+        lines[start : start + effort.batch_size]
+        for start in range(0, len(lines), effort.batch_size)
+    ]
+    singles = [[line] for line in _spread(lines, effort.latency_lines)]
+    logger.info(
+        "timing %d translators: %d lines one at a time, %d round(s)",
+        len(subjects), len(singles), effort.rounds,
+    )  # fmt: skip
+    latency, _ = interleave(runs, singles, rounds=effort.rounds, warmup=effort.warmup)
+    logger.info("timing %d lines in batches of %d", len(lines), effort.batch_size)
+    seconds, results = interleave(runs, batches, warmup=1)
+    translations = [[one for batch in batches_of for one in batch] for batches_of in results]
+    return _Timed(latency=latency, batches=seconds, translations=translations)
+
+
+def _runner(subject: Subject, options: SearchOptions) -> Any:
+    def run(lines: list[str]) -> list[Translation]:
+        return subject.translator.translate(lines, options)
+
+    return run
+
+
+def _spread(lines: Sequence[str], count: int) -> list[str]:
+    """At most `count` lines, evenly spaced, so that a sorted file gives short and long ones."""
+    if len(lines) <= count:
+        return list(lines)
+    return [lines[index * len(lines) // count] for index in range(count)]
+
+
+def _describe(
+    index: int, subject: Subject, timed: _Timed, test_set: TestSet, options: SearchOptions
+) -> dict[str, Any]:
+    """What the record says of one subject."""
+    capabilities = _capabilities(subject)
+    texts = [translation.text for translation in timed.translations[index]]
+    first = [translation.text for translation in timed.translations[0]]
+    tokens = sum(count_tokens(translation) for translation in timed.translations[index])
+    quality = score(
+        texts,
+        test_set.references,
+        families=test_set.families,
+        target_language=test_set.target_language,
+    )
+    return {
+        "name": subject.name,
+        "source": subject.source,
+        "backend": capabilities.name,
+        "device": capabilities.device,
+        "precision": capabilities.precision,
+        "threads": capabilities.detail.get("threads"),
+        "beam_size": options.beam_size,
+        "size_bytes": subject.size_bytes,
+        "latency_ms": percentiles_ms(timed.latency[index]),
+        "speedup": paired_ratio(timed.latency[0], timed.latency[index]).to_json(),
+        "tokens_per_second": tokens / float(timed.batches[index].sum()),
+        "same_as_first": sum(a == b for a, b in zip(texts, first, strict=True)),
+        "quality": quality.to_json(),
+        "parity": None if subject.parity is None else dict(subject.parity),
+    }
+
+
+def count_tokens(translation: Translation) -> int:
+    """Target tokens that the best hypothesis took, EOS counted where it came to one."""
+    best = translation.hypotheses[0]
+    return len(best.token_ids) + int(best.finished)
+
+
+def _int8_speedup(subjects: Sequence[Subject], timed: _Timed) -> dict[str, Any] | None:
+    """How much faster INT8 is than FP32 of the same backend, one line at a time."""
+    where = {
+        (_capabilities(subject).name, _capabilities(subject).precision): index
+        for index, subject in enumerate(subjects)
+    }
+    for (backend, precision), index in where.items():
+        if precision == "int8" and (backend, "fp32") in where:
+            base = where[backend, "fp32"]
+            ratio = paired_ratio(timed.latency[base], timed.latency[index])
+            return {
+                "int8": subjects[index].name,
+                "fp32": subjects[base].name,
+                "speedup": ratio.to_json(),
+            }
+    return None
+
+
+def _capabilities(subject: Subject) -> Any:
+    return subject.translator.capabilities

@@ -1,0 +1,156 @@
+"""The text that a record of `benchmarks.measure` is shown as: one table, and its signatures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+Row = tuple[str, ...]
+
+
+def render(record: Mapping[str, Any]) -> str:
+    """The table of all subjects, what each number means, and what is worth saying about them.
+
+    At most 110 columns, as long as the names of the subjects stay under 24 characters.
+    """
+    beam = record["options"]["beam_size"]
+    header: list[Row] = [
+        ("", "ms a line", "", "faster than", "tokens/s", "", "", "exact", "same as", "", "parity"),
+        ("", "p50", "p95", "the first", f"x{record['batch_size']}",
+         "BLEU", "chrF", "match", "the first", "MB", ""),
+    ]  # fmt: skip
+    lines = record["test_set"]["lines"]
+    rows = [_row(index, subject, lines) for index, subject in enumerate(record["subjects"])]
+    text = [*_align(header, rows), ""]
+    text += _signatures(record, beam)
+    text += _parity_notes(record)
+    note = int8_note(record)
+    if note:
+        text += ["", note]
+    return "\n".join(text)
+
+
+def render_families(record: Mapping[str, Any]) -> str:
+    """Exact match of every subject in every family of lines; empty where none were given."""
+    subjects = record["subjects"]
+    families = subjects[0]["quality"]["exact_match_by_family"]
+    if not families:
+        return ""
+    header: list[Row] = [("exact match", *(subject["name"] for subject in subjects))]
+    rows = [
+        (
+            family,
+            *(_percent(s["quality"]["exact_match_by_family"][family]) for s in subjects),
+        )
+        for family in families
+    ]
+    return "\n".join(_align(header, rows))
+
+
+def int8_note(record: Mapping[str, Any]) -> str:
+    """Why INT8 is not faster than FP32, where it is not; empty where it is, or wasn't measured."""
+    found = record.get("int8_speedup")
+    if not found or found["speedup"]["median"] > 1.0 + _CLEARLY:
+        return ""
+    ratio = found["speedup"]["median"]
+    text = f"note: {found['int8']} takes {1 / ratio:.2f} times as long as {found['fp32']} a line."
+    profile = record.get("matmul_profile")
+    if not profile:
+        return text
+    return f"{text}\n{_explain(profile)}"
+
+
+def _explain(profile: Mapping[str, Any]) -> str:
+    """What the profile of the decoder step says: what there was to gain, and what it cost."""
+    fp32, int8 = profile["fp32"], profile["int8"]
+    return (
+        "      In FP32 the MatMuls that INT8 replaces take "
+        f"{_percent(fp32['matmul_us'] / fp32['step_us'])}% of a decoder step "
+        f"({fp32['matmul_us']:.0f} of {fp32['step_us']:.0f} us);\n"
+        f"      INT8 does them in {int8['matmul_us']:.0f} us and spends {int8['quantize_us']:.0f} us"
+        " on quantizing their inputs. The rest of the step is the same.\n"
+        f"      At d_model {profile['d_model']} the weights fit the cache, so one row has little to"
+        " gain; larger models do gain, and INT8 saves disk here."
+    )
+
+
+_CLEARLY = 0.05  # a median within 5% of equal is not called faster
+
+
+def _row(index: int, subject: Mapping[str, Any], lines: int) -> Row:
+    quality, speedup = subject["quality"], subject["speedup"]
+    faster = "1"
+    if index:
+        faster = f"{speedup['median']:.1f} ({speedup['p10']:.1f}-{speedup['p90']:.1f})"
+    return (
+        subject["name"],
+        f"{subject['latency_ms']['p50']:.1f}",
+        f"{subject['latency_ms']['p95']:.1f}",
+        faster,
+        f"{subject['tokens_per_second']:,.0f}",
+        f"{quality['bleu']:.2f}",
+        f"{quality['chrf']:.2f}",
+        f"{_percent(quality['exact_match'])}%",
+        f"{subject['same_as_first']}/{lines}" if index else "",
+        f"{subject['size_bytes'] / 1e6:.2f}",
+        _parity(subject["parity"]),
+    )
+
+
+def _parity(parity: Mapping[str, Any] | None) -> str:
+    if parity is None:
+        return "-"
+    if "passed" not in parity:
+        return "measured"
+    return "passed" if parity["passed"] else "FAILED"
+
+
+def _signatures(record: Mapping[str, Any], beam: int) -> list[str]:
+    machine, quality = record["machine"], record["subjects"][0]["quality"]
+    versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
+    threads = record["threads"]
+    test_set = record["test_set"]
+    named = f" of {test_set['name']}" if test_set["name"] else ""
+    return [
+        f"ms a line: {record['latency_lines']} lines alone, beam {beam}, "
+        f"{_count(threads, 'thread')}, each on all in turn, {_count(record['rounds'], 'round')}",
+        f"faster than the first: median (10% to 90%) of the ratios of neighbouring runs; "
+        f"tokens/s: batches of {record['batch_size']}",
+        f"quality on {test_set['lines']:,} lines{named}; BLEU {quality['bleu_signature']}",
+        f"chrF {quality['chrf_signature']}",
+        *(f"{subject['name']}: {subject['source']}" for subject in record["subjects"]),
+        f"measured {record['date']} on {machine['cpu']}, {_count(machine['cores'], 'core')}, "
+        f"{machine['system']}",
+        f"python {machine['python']}, {versions}",
+    ]
+
+
+def _parity_notes(record: Mapping[str, Any]) -> list[str]:
+    return [
+        f"parity of {subject['name']}: {subject['parity']['summary']}"
+        for subject in record["subjects"]
+        if subject["parity"] and subject["parity"].get("summary")
+    ]
+
+
+def _count(number: int | None, noun: str) -> str:
+    if number is None:
+        return f"unknown {noun}s"
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f}"
+
+
+def _align(header: Sequence[Row], rows: Sequence[Row]) -> list[str]:
+    """First column to the left, the others to the right, a rule below the header."""
+    widths = [max(len(row[column]) for row in (*header, *rows)) for column in range(len(rows[0]))]
+
+    def line(row: Row) -> str:
+        cells = [row[0].ljust(widths[0])]
+        cells += [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
+        return "  ".join(cells).rstrip()
+
+    rule = "-" * max(len(line(row)) for row in (*header, *rows))
+    return [*(line(row) for row in header), rule, *(line(row) for row in rows)]
