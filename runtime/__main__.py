@@ -1,0 +1,7 @@
+"""`python -m runtime`."""
+
+import sys
+
+from runtime.console import run
+
+sys.exit(run("runtime.cli:cli", prog_name="python -m runtime"))

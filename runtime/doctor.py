@@ -1,0 +1,167 @@
+"""What is installed, what this machine has, and which backends run here, or why they don't."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import importlib.util
+import os
+import platform
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from runtime.errors import LeanseqError
+from runtime.registry import BACKENDS, load_factory
+from runtime.version import __version__
+
+PACKAGES = (
+    "numpy",
+    "sentencepiece",
+    "click",
+    "onnxruntime",
+    "onnxruntime-gpu",
+    "torch",
+    "onnx",
+    "onnxscript",
+    "safetensors",
+    "sacrebleu",
+    "babel",
+    "unicode-rbnf",
+    "ctranslate2",
+)
+# What int8 and float kernels ask for, as Linux names it (x86, then ARM).
+_CPU_FLAGS = (
+    "avx2",
+    "avx512f",
+    "avx_vnni",
+    "avx512_vnni",
+    "amx_int8",
+    "asimddp",
+    "i8mm",
+    "sve",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BackendReport:
+    """reason: why it does not run here; empty where it does."""
+
+    name: str
+    runs: bool
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What `doctor` found. packages: distribution -> version, None where it is not installed."""
+
+    leanseq: str
+    python: str
+    platform: str
+    cpu: dict[str, Any]
+    packages: dict[str, str | None]
+    backends: tuple[BackendReport, ...]
+    problems: tuple[str, ...]
+
+    @property
+    def healthy(self) -> bool:
+        """A bundle can be run here."""
+        return any(report.runs for report in self.backends if report.name in BACKENDS)
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "healthy": self.healthy}
+
+
+def diagnose() -> Report:
+    """Looks at this process's environment; starts and changes nothing."""
+    packages = {name: _version(name) for name in PACKAGES}
+    return Report(
+        leanseq=__version__,
+        python=platform.python_version(),
+        platform=platform.platform(),
+        cpu=cpu_report(),
+        packages=packages,
+        backends=(_eager_report(), *(_backend_report(name) for name in BACKENDS)),
+        problems=tuple(find_problems(packages)),
+    )
+
+
+def find_problems(packages: dict[str, str | None]) -> list[str]:
+    """Installed packages that can't stand beside each other."""
+    problems = []
+    if packages["onnxruntime"] and packages["onnxruntime-gpu"]:
+        problems.append(
+            "onnxruntime and onnxruntime-gpu are both installed and overwrite each other's files; "
+            "uninstall both, then install one: pip uninstall onnxruntime onnxruntime-gpu && "
+            "pip install 'leanseq[cpu]' (or 'leanseq[gpu]')"
+        )
+    return problems
+
+
+def cpu_report() -> dict[str, Any]:
+    """cores of the machine, cores this process may use, and the instruction sets that matter."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return {
+        "machine": platform.machine(),
+        "cores": os.cpu_count(),
+        "usable_cores": len(affinity(0)) if affinity else os.cpu_count(),
+        "features": cpu_features(Path("/proc/cpuinfo")),
+    }
+
+
+def cpu_features(cpuinfo: Path) -> list[str] | None:
+    """Those of the features that kernels ask for which the CPU has; None where unknown."""
+    try:
+        text = cpuinfo.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    for line in text.splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() in ("flags", "Features"):
+            return [flag for flag in _CPU_FLAGS if flag in value.split()]
+    return None
+
+
+def render(report: Report) -> str:
+    """The report as a person reads it."""
+    cpu = report.cpu
+    features = "unknown" if cpu["features"] is None else " ".join(cpu["features"]) or "none"
+    lines = [
+        f"leanseq {report.leanseq}, Python {report.python}, {report.platform}",
+        f"CPU: {cpu['machine']}, {cpu['cores']} cores ({cpu['usable_cores']} usable), {features}",
+        "",
+        "Packages:",
+        *(f"  {name:<16} {found or 'not installed'}" for name, found in report.packages.items()),
+        "",
+        "Backends:",
+    ]
+    for backend in report.backends:
+        lines.append(f"  {backend.name:<16} {'runs' if backend.runs else 'no: ' + backend.reason}")
+    if report.problems:
+        lines += ["", "Problems:", *(f"  {problem}" for problem in report.problems)]
+    return "\n".join(lines)
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _eager_report() -> BackendReport:
+    # Found, not imported: runtime never loads torch.
+    runs = importlib.util.find_spec("torch") is not None
+    reason = "" if runs else "torch is not installed: pip install 'leanseq[train]'"
+    return BackendReport(name="eager", runs=runs, reason=reason)
+
+
+def _backend_report(name: str) -> BackendReport:
+    entry = BACKENDS[name]
+    try:
+        load_factory(entry)
+        importlib.import_module(entry.package)
+    except (LeanseqError, ImportError, OSError) as error:
+        return BackendReport(name=name, runs=False, reason=str(error))
+    return BackendReport(name=name, runs=True, reason="")

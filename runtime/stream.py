@@ -1,0 +1,131 @@
+"""Lines of bytes in, lines of bytes out: what `translate` does between its input and its output."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from io import BufferedIOBase
+from pathlib import Path
+from typing import Any
+
+from runtime.errors import OptionError
+from runtime.options import SearchOptions
+from runtime.translator import Translation, Translator
+
+log = logging.getLogger(__name__)
+
+_CHUNK = 1 << 16  # bytes; also what a pipe holds
+
+Format = Callable[[int, Translation], str]
+"""(number of the line, from 1; its translation) -> text without the final line break."""
+
+
+def translate_stream(
+    translator: Translator,
+    source: BufferedIOBase,
+    target: BufferedIOBase,
+    options: SearchOptions,
+    *,
+    batch_tokens: int,
+    line_format: Format,
+) -> None:
+    """Translates source into target, one record a line, in order.
+
+    Whatever can be read without waiting is translated at once and flushed as it gets ready, so a
+    slow pipe or a terminal is answered line by line, and an interruption loses little.
+    """
+    number = 0
+    for lines in read_lines(source):
+        texts = [_decode(line, number + place) for place, line in enumerate(lines, start=1)]
+        translations = translator.translate_iter(
+            texts, options, batch_tokens=batch_tokens, first_index=number
+        )
+        for number, translation in enumerate(translations, start=number + 1):  # noqa: B020
+            target.write(line_format(number, translation).encode() + b"\n")
+            target.flush()
+
+
+def read_lines(source: BufferedIOBase) -> Iterator[list[bytes]]:
+    r"""Lists of lines, without their \n or \r\n: all that are complete after each read.
+
+    Only \n ends a line. The last line may lack it.
+    """
+    pieces: list[bytes] = []  # of a line that is not complete yet
+    while chunk := source.read1(_CHUNK):
+        *complete, rest = chunk.split(b"\n")
+        if complete:
+            complete[0] = b"".join([*pieces, complete[0]])
+            pieces = []
+            yield [line.removesuffix(b"\r") for line in complete]
+        pieces.append(rest)
+    last = b"".join(pieces)
+    if last:
+        yield [last.removesuffix(b"\r")]
+
+
+def _decode(line: bytes, number: int) -> str:
+    try:
+        return line.decode()
+    except UnicodeDecodeError as error:
+        log.warning(
+            "line %d is not valid UTF-8 (byte %d): what is invalid is read as U+FFFD",
+            number,
+            error.start + 1,
+        )
+        return line.decode(errors="replace")
+
+
+def choose_format(*, as_json: bool, options: SearchOptions) -> Format:
+    """JSON, or `line ||| text ||| score` where several hypotheses are wanted, or plain text."""
+    if as_json:
+        return json_line
+    return n_best_lines if options.num_hypotheses > 1 else plain_line
+
+
+def plain_line(number: int, translation: Translation) -> str:
+    return translation.text
+
+
+def n_best_lines(number: int, translation: Translation) -> str:
+    return "\n".join(
+        f"{number} ||| {found.text} ||| {found.score:.6f}" for found in translation.hypotheses
+    )
+
+
+def json_line(number: int, translation: Translation) -> str:
+    """One object; a score that is no number (nothing could be reached) becomes null."""
+    hypotheses: list[dict[str, Any]] = [
+        {
+            "text": found.text,
+            "tokens": found.tokens,
+            "score": found.score if math.isfinite(found.score) else None,
+            "finished": found.finished,
+        }
+        for found in translation.hypotheses
+    ]
+    record = {"line": number, "truncated": translation.truncated, "hypotheses": hypotheses}
+    return json.dumps(record, ensure_ascii=False)
+
+
+@contextmanager
+def open_streams(
+    source_path: str, target_path: str, stdin: Any, stdout: Any
+) -> Iterator[tuple[BufferedIOBase, BufferedIOBase]]:
+    """Binary streams of both paths, "-" being the given standard stream, which stays open.
+
+    The target is created or emptied. Raises OptionError when both are one file.
+    """
+    paths = [Path(path) for path in (source_path, target_path) if path != "-"]
+    if len(paths) == 2 and paths[1].exists() and paths[0].samefile(paths[1]):
+        raise OptionError(f"--output is the input, {source_path}; write to another file")
+    with ExitStack() as stack:
+        source = stdin.buffer
+        if source_path != "-":
+            source = stack.enter_context(Path(source_path).open("rb"))
+        target = stdout.buffer
+        if target_path != "-":
+            target = stack.enter_context(Path(target_path).open("wb"))
+        yield source, target
