@@ -3,7 +3,8 @@
     DIR/config.json         schema, leanseq version, ModelConfig, what training says about itself
     DIR/model.safetensors   float32 weights under their state_dict names, tied ones once
     DIR/tokenizer.model     the SentencePiece model
-    DIR/manifest.json       the SHA-256 of each of the three
+    DIR/samples.json        sentences to calibrate and measure with, where training kept some
+    DIR/manifest.json       the SHA-256 of each of these
 
 No pickle is read or written. Equal weights, tokenizer and metadata give equal bytes.
 Training keeps what it needs to go on in DIR/training, of which nothing here knows.
@@ -26,16 +27,18 @@ from torch import Tensor
 from model import redo
 from model.config import PRESETS, ModelConfig
 from model.errors import CheckpointError, ConfigError
+from model.samples import Samples
 from model.transformer import Transformer
 from runtime.errors import TextError
 from runtime.tokenizer import Tokenizer
 from runtime.version import __version__
 
 SCHEMA = 1
-CONFIG, WEIGHTS, TOKENIZER, MANIFEST = (
+CONFIG, WEIGHTS, TOKENIZER, SAMPLES, MANIFEST = (
     "config.json",
     "model.safetensors",
     "tokenizer.model",
+    "samples.json",
     "manifest.json",
 )
 _HASHED = (CONFIG, WEIGHTS, TOKENIZER)
@@ -52,6 +55,7 @@ class Checkpoint:
     config: ModelConfig
     tokenizer_proto: bytes
     metadata: dict[str, Any] = field(default_factory=dict)
+    samples: Samples | None = None
     sha256: str
 
 
@@ -61,6 +65,7 @@ def save_checkpoint(
     model: Transformer,
     tokenizer_proto: bytes,
     metadata: Mapping[str, Any] | None = None,
+    samples: Samples | None = None,
 ) -> str:
     """Writes a checkpoint, replacing one that is there; returns its sha256.
 
@@ -78,21 +83,22 @@ def save_checkpoint(
         }
     )
     hashes: dict[str, str] = {}
+    names = [*_HASHED, *([SAMPLES] if samples is not None else [])]
 
     def write_manifest(target: Path) -> None:
-        for name in _HASHED:
+        for name in names:
             hashes[name] = _sha256((target.parent / name).read_bytes())
         target.write_bytes(_manifest_text(hashes))
 
-    redo.write_together(
-        path,
-        {
-            CONFIG: lambda target: target.write_bytes(config_text),
-            WEIGHTS: lambda target: save_file(model_weights(model), target),
-            TOKENIZER: lambda target: target.write_bytes(tokenizer_proto),
-            MANIFEST: write_manifest,
-        },
-    )
+    files: dict[str, redo.WriteFile] = {
+        CONFIG: lambda target: target.write_bytes(config_text),
+        WEIGHTS: lambda target: save_file(model_weights(model), target),
+        TOKENIZER: lambda target: target.write_bytes(tokenizer_proto),
+    }
+    if samples is not None:
+        samples_text = _json_text(samples.to_json())
+        files[SAMPLES] = lambda target: target.write_bytes(samples_text)
+    redo.write_together(path, {**files, MANIFEST: write_manifest})
     return _sha256(_manifest_text(hashes))
 
 
@@ -127,6 +133,7 @@ def load_checkpoint(path: Path | str) -> Checkpoint:
         config=config,
         tokenizer_proto=files[TOKENIZER],
         metadata=metadata,
+        samples=Samples.from_text(files[SAMPLES]) if SAMPLES in files else None,
         sha256=_sha256(files[MANIFEST]),
     )
 
@@ -168,7 +175,7 @@ def random_model(preset: str, seed: int = 0, *, vocab_size: int | None = None) -
 
 
 def _read_checked(path: Path) -> dict[str, bytes]:
-    """All four files, the three hashed ones found to be as the manifest says."""
+    """The files that the manifest lists, found to be as it says, and the manifest."""
     if not path.exists():
         raise CheckpointError(
             f"there is no checkpoint at {path}; give the directory that training wrote (--out)"
@@ -188,15 +195,28 @@ def _read_checked(path: Path) -> dict[str, bytes]:
             f"cannot read {error.filename}: {error.strerror}; check its permissions"
         ) from error
     expected = _parse_json(path / MANIFEST, files[MANIFEST]).get("files")
-    for name in _HASHED:
+    expected = expected if isinstance(expected, dict) else {}
+    if SAMPLES in expected:
+        files[SAMPLES] = _read_samples(path)
+    for name in files.keys() - {MANIFEST}:
         found = _sha256(files[name])
-        if not isinstance(expected, dict) or expected.get(name) != found:
+        if expected.get(name) != found:
             raise CheckpointError(
                 f"{path / name} ({len(files[name])} bytes) is truncated or altered: its SHA-256 "
                 f"{found[:12]} is not the one in {MANIFEST}; copy the checkpoint again, or train "
                 "anew"
             )
     return files
+
+
+def _read_samples(path: Path) -> bytes:
+    try:
+        return (path / SAMPLES).read_bytes()
+    except OSError as error:
+        raise CheckpointError(
+            f"cannot read {path / SAMPLES}, which {MANIFEST} lists: {error.strerror}; copy the "
+            "checkpoint again"
+        ) from error
 
 
 def _parse_config(path: Path, content: bytes) -> tuple[ModelConfig, dict[str, Any]]:

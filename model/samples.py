@@ -1,0 +1,54 @@
+"""Sentences that a checkpoint carries, so that it can be calibrated and measured where it goes.
+
+They are taken from the training and validation text; whoever passes a checkpoint on passes them on.
+Bundles carry none.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from model.errors import CheckpointError
+
+CALIBRATION_LINES = 1000
+VALID_PAIRS = 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Samples:
+    """calibration: source sentences seen in training. valid: source and target of validation."""
+
+    calibration: tuple[str, ...]
+    valid: tuple[tuple[str, str], ...]
+
+    @classmethod
+    def take(cls, train: Sequence[tuple[str, str]], valid: Sequence[tuple[str, str]]) -> Samples:
+        """At most 1,000 of each, spread evenly over the text: the same for the same text."""
+        return cls(
+            calibration=tuple(source for source, _ in _spread(train, CALIBRATION_LINES)),
+            valid=tuple((source, target) for source, target in _spread(valid, VALID_PAIRS)),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return {"calibration": list(self.calibration), "valid": [list(p) for p in self.valid]}
+
+    @classmethod
+    def from_text(cls, text: bytes) -> Samples:
+        """Raises CheckpointError where the text is not what `to_json` gave."""
+        try:
+            values = json.loads(text)
+            return cls(
+                calibration=tuple(str(line) for line in values["calibration"]),
+                valid=tuple((str(source), str(target)) for source, target in values["valid"]),
+            )
+        except (ValueError, TypeError, KeyError) as error:
+            raise CheckpointError(f"the checkpoint's samples are damaged: {error!r}") from error
+
+
+def _spread(pairs: Sequence[tuple[str, str]], count: int) -> list[tuple[str, str]]:
+    if len(pairs) <= count:
+        return list(pairs)
+    return [pairs[i * len(pairs) // count] for i in range(count)]
