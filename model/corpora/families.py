@@ -172,7 +172,8 @@ def units(random: Random) -> Meaning:
 def measures(random: Random) -> Meaning:
     """3 kilometers and 5 minutes; 4 liters or 1 gallon."""
     pair = random.sample(UNITS, 2)
-    numbers = [Decimal(_whole(random, 99)) for _ in pair]
+    # Often 1, since nowhere else is a singular met in more than one phrase.
+    numbers = [Decimal(1 if random.random() < 0.3 else _whole(random, 99)) for _ in pair]
     style = random.choice(LIST_STYLES)
     return Meaning(
         say=lambda language: language.join(
