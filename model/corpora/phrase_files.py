@@ -55,7 +55,6 @@ def load(directory: str | os.PathLike[str]) -> PhraseCorpus:
     Raises DataError where it is missing, of another format, incomplete or altered.
     """
     folder = Path(directory)
-    recover(folder)
     record = _read_record(folder)
     try:
         parameters = Parameters(**record["parameters"])
@@ -128,6 +127,7 @@ def _is_replaceable(folder: Path) -> bool:
 
 
 def _read_record(folder: Path) -> dict[str, Any]:
+    recover(folder)
     path = folder / RECORD
     try:
         record = json.loads(path.read_bytes())
