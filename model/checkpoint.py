@@ -198,9 +198,9 @@ def _read_checked(path: Path) -> dict[str, bytes]:
     expected = expected if isinstance(expected, dict) else {}
     if SAMPLES in expected:
         files[SAMPLES] = _read_samples(path)
-    for name in files.keys() - {MANIFEST}:
-        found = _sha256(files[name])
-        if expected.get(name) != found:
+    for name, content in files.items():
+        found = _sha256(content)
+        if name != MANIFEST and expected.get(name) != found:
             raise CheckpointError(
                 f"{path / name} ({len(files[name])} bytes) is truncated or altered: its SHA-256 "
                 f"{found[:12]} is not the one in {MANIFEST}; copy the checkpoint again, or train "

@@ -46,7 +46,7 @@ def test_altered_or_missing_samples(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"samples\.json \(2 bytes\) is truncated or altered"):
         load_checkpoint(tmp_path / "c")
     (tmp_path / "c" / SAMPLES).unlink()
-    with pytest.raises(CheckpointError, match="which manifest.json lists: No such file"):
+    with pytest.raises(CheckpointError, match=r"which manifest\.json lists: No such file"):
         load_checkpoint(tmp_path / "c")
 
 
