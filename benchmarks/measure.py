@@ -7,13 +7,15 @@ is plain JSON, for report.json and for `benchmarks.table`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from benchmarks.machine import describe_machine, now
+from benchmarks.profile import profile_bundle
 from benchmarks.quality import check_aligned, score
 from benchmarks.timing import Times, interleave, paired_ratio, percentiles_ms
+from runtime.bundle import Bundle
 from runtime.errors import OptionError
 from runtime.options import SearchOptions
 from runtime.translator import Translation, Translator
@@ -21,6 +23,7 @@ from runtime.translator import Translation, Translator
 logger = logging.getLogger(__name__)
 
 SCHEMA = 1
+_ANY_TOKENS = 10**9  # what is given at once is searched as one batch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,11 +90,14 @@ def measure(
     *,
     options: SearchOptions | None = None,
     effort: Effort | None = None,
+    bundle: Bundle | None = None,
 ) -> dict[str, Any]:
     """Times and scores every subject on the same lines, each line on each subject in turn.
 
     The caller gives all subjects the same number of threads; the record says what they have.
-    Raises OptionError for no subjects or threads that differ, MissingExtraError without sacrebleu.
+    bundle: profiled where its INT8 turns out no faster than its FP32, so that the table can say
+    why. Raises OptionError for no subjects, two of one name, or threads that differ, and
+    MissingExtraError without sacrebleu.
     """
     options, effort = options or SearchOptions(), effort or Effort()
     threads = _common_threads(subjects)
@@ -111,7 +117,15 @@ def measure(
     for index, subject in enumerate(subjects):
         record["subjects"].append(_describe(index, subject, timed, test_set, options))
     record["int8_speedup"] = _int8_speedup(subjects, timed)
+    if bundle is not None and int8_is_no_faster(record):
+        record["matmul_profile"] = profile_bundle(bundle)
     return record
+
+
+def int8_is_no_faster(record: Mapping[str, Any]) -> bool:
+    """True where INT8 and FP32 were both measured and INT8 gains less than 5%."""
+    found = record.get("int8_speedup")
+    return found is not None and found["speedup"]["median"] < 1.05
 
 
 def _common_threads(subjects: Sequence[Subject]) -> int | None:
@@ -121,7 +135,9 @@ def _common_threads(subjects: Sequence[Subject]) -> int | None:
     names = [subject.name for subject in subjects]
     if len(set(names)) < len(names):
         raise OptionError(f"two translators have one name: {', '.join(names)}; rename one")
-    found = {subject.name: _capabilities(subject).detail.get("threads") for subject in subjects}
+    found = {
+        subject.name: subject.translator.capabilities.detail.get("threads") for subject in subjects
+    }
     told = {name: threads for name, threads in found.items() if threads is not None}
     if len(set(told.values())) > 1:
         listed = ", ".join(f"{name} {threads}" for name, threads in told.items())
@@ -150,9 +166,9 @@ def _time(
     return _Timed(latency=latency, batches=seconds, translations=translations)
 
 
-def _runner(subject: Subject, options: SearchOptions) -> Any:
+def _runner(subject: Subject, options: SearchOptions) -> Callable[[list[str]], list[Translation]]:
     def run(lines: list[str]) -> list[Translation]:
-        return subject.translator.translate(lines, options)
+        return subject.translator.translate(lines, options, batch_tokens=_ANY_TOKENS)
 
     return run
 
@@ -168,7 +184,7 @@ def _describe(
     index: int, subject: Subject, timed: _Timed, test_set: TestSet, options: SearchOptions
 ) -> dict[str, Any]:
     """What the record says of one subject."""
-    capabilities = _capabilities(subject)
+    capabilities = subject.translator.capabilities
     texts = [translation.text for translation in timed.translations[index]]
     first = [translation.text for translation in timed.translations[0]]
     tokens = sum(count_tokens(translation) for translation in timed.translations[index])
@@ -205,7 +221,7 @@ def count_tokens(translation: Translation) -> int:
 def _int8_speedup(subjects: Sequence[Subject], timed: _Timed) -> dict[str, Any] | None:
     """How much faster INT8 is than FP32 of the same backend, one line at a time."""
     where = {
-        (_capabilities(subject).name, _capabilities(subject).precision): index
+        (subject.translator.capabilities.name, subject.translator.capabilities.precision): index
         for index, subject in enumerate(subjects)
     }
     for (backend, precision), index in where.items():
@@ -218,7 +234,3 @@ def _int8_speedup(subjects: Sequence[Subject], timed: _Timed) -> dict[str, Any] 
                 "speedup": ratio.to_json(),
             }
     return None
-
-
-def _capabilities(subject: Subject) -> Any:
-    return subject.translator.capabilities

@@ -66,7 +66,8 @@ def exact_match(
 ) -> tuple[float, dict[str, float]]:
     """The share of equal lines, 0 to 1: of all, and of each family (sorted by name)."""
     equal = [
-        hypothesis == reference for hypothesis, reference in zip(hypotheses, references, strict=True)
+        hypothesis == reference
+        for hypothesis, reference in zip(hypotheses, references, strict=True)
     ]
     groups: dict[str, list[bool]] = {}
     for family, hit in zip(families or (), equal, strict=families is not None):

@@ -30,7 +30,9 @@ def test_chinese_is_cut_into_characters() -> None:
 
 
 def test_exact_match_by_family() -> None:
-    overall, families = exact_match(["a", "b", "c", "x"], ["a", "b", "c", "d"], ["u", "t", "u", "t"])
+    overall, families = exact_match(
+        ["a", "b", "c", "x"], ["a", "b", "c", "d"], ["u", "t", "u", "t"]
+    )
     assert overall == 0.75
     assert families == {"t": 0.5, "u": 1.0}
 

@@ -10,7 +10,11 @@ from pathlib import Path
 import pytest
 from support.tree import ROOT, copy_tree
 
-LINT_IMPORTS = [sys.executable, "-c", "from importlinter.cli import lint_imports_command as lint; lint()"]
+LINT_IMPORTS = [
+    sys.executable,
+    "-c",
+    "from importlinter.cli import lint_imports_command as lint; lint()",
+]
 
 # What [cpu] does not bring; an import of any of them fails below.
 BLOCKED = ("torch", "onnx", "onnxscript", "onnx_ir", "safetensors", "sacrebleu", "babel", "tqdm")
