@@ -223,8 +223,8 @@ def compact_numbers(random: Random) -> Meaning:
     number = tenths * 10 ** (power - 1)
     if number < 1000:
         return compact_numbers(random)
-    one = "one" if tenths == 10 else "other"
-    return Meaning(say=lambda language: language.compact(number), names=(f"power {power} {one}",))
+    name = _counted("power", str(power), Decimal(tenths) / 10)
+    return Meaning(say=lambda language: language.compact(number), names=(name,))
 
 
 def number_words(random: Random) -> Meaning:
@@ -296,7 +296,9 @@ def _list_size(random: Random) -> int:
 
 
 def _counted(kind: str, name: str, number: Decimal) -> str:
-    return f"{kind} {name} {'one' if number == 1 else 'other'}"
+    """A name in the form that a number gives it. French has the singular for all below 2."""
+    form = "one" if number == 1 else "below two" if number < 2 else "other"
+    return f"{kind} {name} {form}"
 
 
 def _whole(random: Random, limit: int) -> int:
