@@ -73,11 +73,14 @@ class Ranges:
             )
         return ranges
 
+    def to_text(self) -> str:
+        """The file's content: the same text for the same ranges."""
+        return json.dumps(self.to_json(), indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+
     def save(self, path: Path) -> None:
-        """Writes JSON, the same bytes for the same ranges; the old file stays until it is whole."""
-        text = json.dumps(self.to_json(), indent=1, sort_keys=True, ensure_ascii=False)
+        """Writes to_text(); the old file stays until the new one is whole."""
         try:
-            write_text_atomically(path, text + "\n")
+            write_text_atomically(path, self.to_text())
         except OSError as error:
             raise CalibrationError(
                 f"{path} can't be written ({error.strerror or error}); choose another --out"

@@ -17,6 +17,10 @@ from calibration.errors import CalibrationError
 Method = Literal["minmax", "percentile", "mse"]
 METHODS: tuple[Method, ...] = ("minmax", "percentile", "mse")
 
+# docs/decisions/0005-calibration.md
+DEFAULT_METHOD: Method = "minmax"
+DEFAULT_PERCENTILE = 99.99
+
 INT8_MAX = 127  # symmetric: -127..127; -128 is not used
 
 _DROPPED_BITS = 14  # of 23 mantissa bits
@@ -30,6 +34,7 @@ class TensorStatistics:
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.count = 0
         self.amax = 0.0
         self.counts: npt.NDArray[np.int64] = np.zeros(1, dtype=np.int64)
 
@@ -45,20 +50,21 @@ class TensorStatistics:
                 "expected finite values: the checkpoint is damaged or its training diverged"
             )
         self.amax = max(self.amax, largest)
+        self.count += magnitudes.size
         bins = (magnitudes.view(np.int32) >> _DROPPED_BITS) - _LOWEST
         counts = np.bincount(np.maximum(bins, 0)).astype(np.int64)
         if counts.size > self.counts.size:
             counts, self.counts = self.counts, counts
         self.counts[: counts.size] += counts
 
-    def bound(self, method: Method, percentile: float = 99.99) -> float:
+    def bound(self, method: Method, percentile: float = DEFAULT_PERCENTILE) -> float:
         """Values beyond +-bound are clipped. It is never above the largest |x| seen.
 
         minmax: nothing that was seen is clipped. percentile: the least bound that holds that many
         percent of the values. mse: the bound with the least squared error after rounding.
         """
         if method == "percentile":
-            needed = np.ceil(percentile / 100 * self.counts.sum())
+            needed = np.ceil(percentile / 100 * self.count)
             index = int(np.searchsorted(np.cumsum(self.counts), needed))
             upper = _edge(np.array([min(index, self.counts.size - 1) + 1]))[0]
             return min(float(upper), self.amax)
