@@ -25,7 +25,7 @@ def render(record: Mapping[str, Any]) -> str:
     ]  # fmt: skip
     lines = record["test_set"]["lines"]
     rows = [_row(index, subject, lines) for index, subject in enumerate(record["subjects"])]
-    text = [*_align(header, rows), ""]
+    text = [*align(header, rows), ""]
     for line in (*_signatures(record, beam), *_parity_notes(record)):
         text += textwrap.wrap(line, _WIDTH, subsequent_indent="    ", break_on_hyphens=False)
     note = int8_note(record)
@@ -48,7 +48,7 @@ def render_families(record: Mapping[str, Any]) -> str:
         )
         for family in families
     ]
-    return "\n".join(_align(header, rows))
+    return "\n".join(align(header, rows))
 
 
 def int8_note(record: Mapping[str, Any]) -> str:
@@ -85,15 +85,12 @@ def _explain(profile: Mapping[str, Any]) -> str:
 
 
 def _row(index: int, subject: Mapping[str, Any], lines: int) -> Row:
-    quality, speedup = subject["quality"], subject["speedup"]
-    faster = "1"
-    if index:
-        faster = f"{speedup['median']:.1f} ({speedup['p10']:.1f}-{speedup['p90']:.1f})"
+    quality = subject["quality"]
     return (
         subject["name"],
         f"{subject['latency_ms']['p50']:.1f}",
         f"{subject['latency_ms']['p95']:.1f}",
-        faster,
+        _faster(index, subject["speedup"]),
         f"{subject['tokens_per_second']:,.0f}",
         f"{quality['bleu']:.2f}",
         f"{quality['chrf']:.2f}",
@@ -112,9 +109,56 @@ def _parity(parity: Mapping[str, Any] | None) -> str:
     return "passed" if parity["passed"] else "FAILED"
 
 
+def render_random(record: Mapping[str, Any]) -> str:
+    """The table of `benchmarks.random_weights`: latency only."""
+    run, machine = record["run"], record["machine"]
+    header: list[Row] = [
+        ("", "ms a sentence", "", "faster than", ""),
+        ("", "p50", "p95", "the first", "MB"),
+    ]
+    rows = [
+        (
+            subject["name"],
+            f"{subject['latency_ms']['p50']:.1f}",
+            f"{subject['latency_ms']['p95']:.1f}",
+            _faster(index, subject["speedup"]),
+            f"{subject['size_bytes'] / 1e6:.1f}",
+        )
+        for index, subject in enumerate(record["subjects"])
+    ]
+    int8 = record["int8_speedup"]["speedup"]
+    lines = (
+        f"INT8 against FP32: {int8['median']:.2f} times as fast, 10% to 90% of the pairs "
+        f"{int8['p10']:.2f} to {int8['p90']:.2f}",
+        f"preset {run['preset']} with random weights: {run['sentences']} sources of "
+        f"{run['source_length']} ids, {run['steps']} forced steps, alone, beam {run['beam_size']}, "
+        f"{_count(run['threads'], 'thread')}, each on all in turn, "
+        f"{_count(run['rounds'], 'round')}",
+        *_machine(record["date"], machine),
+    )
+    text = [*align(header, rows), ""]
+    for line in lines:
+        text += textwrap.wrap(line, _WIDTH, subsequent_indent="    ", break_on_hyphens=False)
+    return "\n".join(text)
+
+
+def _faster(index: int, speedup: Mapping[str, float]) -> str:
+    if index == 0:
+        return "1"
+    return f"{speedup['median']:.1f} ({speedup['p10']:.1f}-{speedup['p90']:.1f})"
+
+
+def _machine(date: str, machine: Mapping[str, Any]) -> list[str]:
+    versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
+    return [
+        f"measured {date} on {machine['cpu']}, {_count(machine['cores'], 'core')}, "
+        f"{machine['system']}",
+        f"python {machine['python']}, {versions}",
+    ]
+
+
 def _signatures(record: Mapping[str, Any], beam: int) -> list[str]:
     machine, quality = record["machine"], record["subjects"][0]["quality"]
-    versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
     threads = record["threads"]
     test_set = record["test_set"]
     named = f" of {test_set['name']}" if test_set["name"] else ""
@@ -126,9 +170,7 @@ def _signatures(record: Mapping[str, Any], beam: int) -> list[str]:
         f"quality on {test_set['lines']:,} lines{named}; BLEU {quality['bleu_signature']}",
         f"chrF {quality['chrf_signature']}",
         *(f"{subject['name']}: {subject['source']}" for subject in record["subjects"]),
-        f"measured {record['date']} on {machine['cpu']}, {_count(machine['cores'], 'core')}, "
-        f"{machine['system']}",
-        f"python {machine['python']}, {versions}",
+        *_machine(record["date"], machine),
     ]
 
 
@@ -150,7 +192,7 @@ def _percent(share: float) -> str:
     return f"{100 * share:.1f}"
 
 
-def _align(header: Sequence[Row], rows: Sequence[Row]) -> list[str]:
+def align(header: Sequence[Row], rows: Sequence[Row]) -> list[str]:
     """First column to the left, the others to the right, a rule below the header."""
     widths = [max(len(row[column]) for row in (*header, *rows)) for column in range(len(rows[0]))]
 

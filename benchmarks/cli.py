@@ -1,0 +1,72 @@
+"""`python -m benchmarks`: what is faster, and what is better."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from benchmarks.table import render, render_families, render_random
+from runtime.console import group
+from runtime.errors import OptionError
+
+cli = group("benchmarks", "Measure latency and quality.")
+
+_FILE = click.Path(path_type=Path)
+
+
+@cli.command("compare")
+@click.option("--bundle", type=_FILE, help="Directory of the bundle.")
+@click.option("--checkpoint", type=_FILE, help="Measure its eager model as well.")
+@click.option("--src", type=_FILE, help="Source lines, UTF-8, plain or gzip.")
+@click.option("--ref", type=_FILE, help="Their reference translations.")
+@click.option("--families", type=_FILE, help="The name of a group for each line.")
+@click.option("--limit", type=click.IntRange(1), help="Only so many lines.")
+@click.option("--target-language", help="Such as zh: for BLEU's tokenizer.")
+@click.option("--preset", help="With --random: the model size to build and time.")
+@click.option("--random", "random_weights", is_flag=True, help="Random weights, latency only.")
+@click.option("--beam-size", type=click.IntRange(1), help="The bundle's default if not given.")
+@click.option("--threads", type=click.IntRange(1), default=1, show_default=True, help="Of each.")
+@click.option("--rounds", type=click.IntRange(1), default=2, show_default=True, help="Timed runs.")
+@click.option("--json", "as_json", is_flag=True, help="JSON on one line instead of a table.")
+def compare_command(as_json: bool, **options: Any) -> None:
+    """Times and scores the precisions of a bundle side by side.
+
+    Every line goes to each in turn, so that a busy machine disturbs all alike. Needs --bundle,
+    --src and --ref; or --preset and --random, which train nothing and read nothing.
+    """
+    record, text = _measure(**options)
+    click.echo(json.dumps(record, ensure_ascii=False) if as_json else text)
+
+
+def _measure(random_weights: bool, preset: str | None, **options: Any) -> tuple[Any, str]:
+    """The record, and the text it is shown as."""
+    if random_weights:
+        from benchmarks.random_weights import RandomRun, compare_random
+
+        files = ("bundle", "checkpoint", "src", "ref", "families", "limit", "target_language")
+        _refuse([name for name in files if options[name] is not None], "--random")
+        options = {name: options[name] for name in ("beam_size", "threads", "rounds")}
+        given = {name: value for name, value in options.items() if value is not None}
+        record = compare_random(RandomRun(preset=preset or "base", **given))
+        return record, render_random(record)
+    from benchmarks.compare import Comparison, compare
+
+    _refuse(["preset"] if preset is not None else [], "files; add --random")
+    missing = [f"--{name}" for name in ("bundle", "src", "ref") if options[name] is None]
+    if missing:
+        raise OptionError(
+            f"{', '.join(missing)} not given; compare needs --bundle, --src and --ref, or --preset "
+            "with --random"
+        )
+    record = compare(Comparison(**options))
+    families = render_families(record)
+    return record, render(record) + (f"\n\n{families}" if families else "")
+
+
+def _refuse(names: list[str], other: str) -> None:
+    if names:
+        shown = ", ".join("--" + name.replace("_", "-") for name in names)
+        raise OptionError(f"{shown} can't be used with {other}; leave it out")

@@ -1,0 +1,140 @@
+"""Compares what a bundle holds, and the eager model of a checkpoint, on a file and its reference."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.measure import Effort, Subject, TestSet, measure
+from model.corpora.files import read_lines
+from runtime.bundle import Bundle
+from runtime.manifest import Precision
+from runtime.options import SearchOptions
+from runtime.translator import Translator
+
+logger = logging.getLogger(__name__)
+
+CPU_PRECISIONS: tuple[Precision, ...] = ("fp32", "int8")
+"""What ONNX Runtime runs on a CPU."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """What to compare. families: a file with a group's name for each line. limit: first lines only;
+    None takes all. beam_size None takes the bundle's default. target_language: such as "zh", for
+    BLEU's tokenizer."""
+
+    bundle: Path
+    src: Path
+    ref: Path
+    checkpoint: Path | None = None
+    families: Path | None = None
+    limit: int | None = None
+    beam_size: int | None = None
+    threads: int = 1
+    rounds: int = 2
+    target_language: str | None = None
+
+
+def compare(comparison: Comparison) -> dict[str, Any]:
+    """Measures every precision of the bundle that a CPU runs, and the checkpoint's eager model.
+
+    Returns the record of `benchmarks.measure`. Raises BundleError, CheckpointError, DataError or
+    OptionError for what can't be opened or used.
+    """
+    bundle = Bundle.open(comparison.bundle)
+    test_set = read_test_set(comparison)
+    with open_subjects(bundle, comparison.checkpoint, comparison.threads) as subjects:
+        options = search_options(subjects[-1].translator.defaults, comparison.beam_size)
+        return measure(
+            subjects,
+            test_set,
+            options=options,
+            effort=Effort(rounds=comparison.rounds),
+            bundle=bundle,
+        )
+
+
+def search_options(defaults: SearchOptions, beam_size: int | None) -> SearchOptions:
+    """The defaults, with another beam size where one is given."""
+    if beam_size is None:
+        return defaults
+    return SearchOptions.from_json({**defaults.to_json(), "beam_size": beam_size})
+
+
+def read_test_set(comparison: Comparison) -> TestSet:
+    """The lines, references and families, each file plain or gzip, cut to the limit."""
+    lines, references = read_lines(comparison.src), read_lines(comparison.ref)
+    families = None if comparison.families is None else read_lines(comparison.families)
+    whole = TestSet(
+        lines=lines,
+        references=references,
+        families=families,
+        target_language=comparison.target_language,
+        name=comparison.src.name,
+    )
+    if comparison.limit is None:
+        return whole
+    return TestSet(
+        lines=lines[: comparison.limit],
+        references=references[: comparison.limit],
+        families=None if families is None else families[: comparison.limit],
+        target_language=whole.target_language,
+        name=whole.name,
+    )
+
+
+@contextmanager
+def open_subjects(bundle: Bundle, checkpoint: Path | None, threads: int) -> Iterator[list[Subject]]:
+    """The eager model first, if there is one, then the bundle's precisions, FP32 before INT8."""
+    report = bundle.read_report() or {}
+    parity = {found["name"]: found.get("parity") for found in report.get("subjects", [])}
+    with ExitStack() as stack:
+        subjects = []
+        if checkpoint is not None:
+            subjects.append(stack.enter_context(_eager_subject(checkpoint, threads)))
+        for precision in CPU_PRECISIONS:
+            if precision not in bundle.precisions():
+                continue
+            name = f"ONNX Runtime {precision.upper()}"
+            translator = Translator.open(bundle, precision=precision, threads=threads)
+            subjects.append(
+                Subject(
+                    name=name,
+                    translator=stack.enter_context(translator),
+                    size_bytes=precision_bytes(bundle, precision),
+                    source=f"bundle {bundle.bundle_id[:12]}",
+                    parity=parity.get(name),
+                )
+            )
+        yield subjects
+
+
+def precision_bytes(bundle: Bundle, precision: Precision) -> int:
+    """Bytes of what one precision needs: its two graphs and the tokenizers."""
+    text = bundle.manifest.text
+    names = {text.source_tokenizer, text.target_tokenizer}
+    for graph in bundle.manifest.graphs:
+        if graph.precision == precision:
+            names |= set(graph.files)
+    return sum(bundle.manifest.files[name].size for name in names)
+
+
+@contextmanager
+def _eager_subject(path: Path, threads: int) -> Iterator[Subject]:
+    from export.measuring import eager_translator
+    from model.checkpoint import load_checkpoint
+
+    checkpoint = load_checkpoint(path)
+    files = [file for file in path.iterdir() if file.is_file()]
+    with eager_translator(checkpoint, threads) as translator:
+        yield Subject(
+            name="PyTorch eager",
+            translator=translator,
+            size_bytes=sum(file.stat().st_size for file in files),
+            source=f"checkpoint {checkpoint.sha256[:12]}",
+        )
