@@ -1,0 +1,1 @@
+"""From a checkpoint to a bundle: the two ONNX graphs, their checks, their INT8 and FP16 copies."""
