@@ -4,4 +4,4 @@ import sys
 
 from runtime.console import run
 
-sys.exit(run("runtime.cli:cli", prog_name="python -m runtime"))
+sys.exit(run("runtime.cli:runtime_cli", prog_name="python -m runtime"))

@@ -17,8 +17,8 @@ from runtime.registry import BACKEND_NAMES
 from runtime.stream import choose_format, open_streams, translate_stream
 from runtime.translator import Translator
 
-cli = group("runtime", "Translate with a bundle.")
-root = group(
+runtime_cli = group("runtime", "Translate with a bundle.")
+cli = group(
     "leanseq",
     "Encoder-decoder Transformers, from PyTorch to small, fast, checked artefacts.",
     lazy={
@@ -62,14 +62,38 @@ def with_flags(defaults: SearchOptions, flags: dict[str, Any]) -> SearchOptions:
     return dataclasses.replace(defaults, **given)
 
 
-@cli.command("translate")
+@runtime_cli.command("translate")
 @click.option("--bundle", required=True, type=click.Path(), help="Directory of the bundle.")
-@click.option("--input", "source", default="-", type=click.Path(exists=True, dir_okay=False, allow_dash=True), help="UTF-8 text, a sentence a line; - is stdin.")  # noqa: E501  # fmt: skip
-@click.option("--output", "target", default="-", type=click.Path(dir_okay=False, allow_dash=True), help="- is stdout.")  # noqa: E501  # fmt: skip
-@click.option("--backend", type=click.Choice(BACKEND_NAMES), default="auto", show_default=True)
+@click.option(
+    "--input",
+    "source",
+    default="-",
+    type=click.Path(exists=True, dir_okay=False, allow_dash=True),
+    help="UTF-8 text, a sentence a line; - is stdin.",
+)
+@click.option(
+    "--output",
+    "target",
+    default="-",
+    type=click.Path(dir_okay=False, allow_dash=True),
+    help="- is stdout.",
+)
+@click.option(
+    "--backend",
+    type=click.Choice(BACKEND_NAMES),
+    default="auto",
+    show_default=True,
+    help="What runs it.",
+)
 @click.option("--precision", help="fp32, int8, ...; the backend's favourite if not given.")
 @click.option("--threads", type=int, help="CPU threads; the backend's choice if not given.")
-@click.option("--batch-tokens", type=int, default=DEFAULT_BATCH_TOKENS, show_default=True, help="Padded source tokens searched at a time.")  # noqa: E501  # fmt: skip
+@click.option(
+    "--batch-tokens",
+    type=int,
+    default=DEFAULT_BATCH_TOKENS,
+    show_default=True,
+    help="Padded source tokens searched at a time.",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 @search_options
 def translate(
@@ -90,7 +114,7 @@ def translate(
             )  # fmt: skip
 
 
-@cli.command("doctor")
+@runtime_cli.command("doctor")
 @click.option("--json", "as_json", is_flag=True, help="The report as JSON.")
 @click.pass_context
 def doctor(context: click.Context, as_json: bool) -> None:
@@ -105,9 +129,9 @@ def doctor(context: click.Context, as_json: bool) -> None:
 
 
 for _command in (translate, doctor):
-    root.add_command(_command)
+    cli.add_command(_command)
 
 
 def main() -> None:
     """The entry point `leanseq`."""
-    sys.exit(run(root, prog_name="leanseq"))
+    sys.exit(run(cli, prog_name="leanseq"))

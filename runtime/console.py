@@ -179,7 +179,8 @@ def run(
                 command.invoke(context)
             finally:
                 verbose = context.meta.get("leanseq.verbosity", 0) > 0
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except BaseException as error:
         return _report(error, verbose)
     return 0
@@ -200,6 +201,8 @@ def _report(error: BaseException, verbose: bool) -> int:
         case BrokenPipeError():
             _forget_stdout()
             return 0
+        case OSError():
+            _forget_stdout()  # it may be what failed, and would fail again (a full disk)
     if verbose:
         traceback.print_exception(error)
     if isinstance(error, ModuleNotFoundError):
@@ -225,7 +228,14 @@ def _use_utf8() -> None:
 
 
 def _forget_stdout() -> None:
-    """Points stdout nowhere, or the interpreter's own last flush would complain."""
+    """Points stdout nowhere, if it can't be written: or the interpreter's last flush complains."""
+    if sys.stdout is None:
+        return
+    try:
+        sys.stdout.flush()
+        return
+    except (OSError, ValueError):
+        pass
     try:
         descriptor = sys.stdout.fileno()
     except (OSError, ValueError):

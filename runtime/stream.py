@@ -116,16 +116,22 @@ def open_streams(
 ) -> Iterator[tuple[BufferedIOBase, BufferedIOBase]]:
     """Binary streams of both paths, "-" being the given standard stream, which stays open.
 
-    The target is created or emptied. Raises OptionError when both are one file.
+    The target is created or emptied. Raises OptionError when both are one file, or for a standard
+    stream that is closed.
     """
+    for path, stream, flag in ((source_path, stdin, "--input"), (target_path, stdout, "--output")):
+        if path == "-" and stream is None:
+            raise OptionError(f"the standard stream of {flag} is closed; name a file with {flag}")
     paths = [Path(path) for path in (source_path, target_path) if path != "-"]
     if len(paths) == 2 and paths[1].exists() and paths[0].samefile(paths[1]):
         raise OptionError(f"--output is the input, {source_path}; write to another file")
     with ExitStack() as stack:
-        source = stdin.buffer
-        if source_path != "-":
+        if source_path == "-":
+            source = stdin.buffer
+        else:
             source = stack.enter_context(Path(source_path).open("rb"))
-        target = stdout.buffer
-        if target_path != "-":
+        if target_path == "-":
+            target = stdout.buffer
+        else:
             target = stack.enter_context(Path(target_path).open("wb"))
         yield source, target

@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runtime.batching import MAX_SENTENCES, check_batch_tokens, plan_batches
+from runtime.errors import OptionError
+
+
+def test_plan_batches_groups_like_lengths_and_starts_with_the_first() -> None:
+    assert plan_batches([3, 20, 4, 19, 3], 40) == [[0, 2, 4], [1, 3]]
+    assert plan_batches([20, 3, 19, 4, 3], 40) == [[0, 2], [1, 3, 4]]
+    assert plan_batches([], 10) == []
+
+
+def test_plan_batches_lets_a_long_sentence_stand_alone() -> None:
+    assert plan_batches([100, 2, 2], 10) == [[0], [1, 2]]
+
+
+@given(st.lists(st.integers(1, 60), max_size=400), st.integers(1, 2000))
+def test_plan_batches_keeps_its_bounds(lengths: list[int], batch_tokens: int) -> None:
+    batches = plan_batches(lengths, batch_tokens)
+    assert sorted(i for batch in batches for i in batch) == list(range(len(lengths)))
+    for batch in batches:
+        padded = len(batch) * max(lengths[i] for i in batch)
+        assert len(batch) == 1 or padded <= batch_tokens
+        assert len(batch) <= MAX_SENTENCES
+        assert batch == sorted(batch)
+    assert batches == sorted(batches)
+
+
+@pytest.mark.parametrize("value", [0, -1, 1.5, True, "8"])
+def test_check_batch_tokens(value: object) -> None:
+    with pytest.raises(
+        OptionError, match=r"batch_tokens is .*expected a whole number of at least 1"
+    ):
+        check_batch_tokens(value)  # type: ignore[arg-type]
