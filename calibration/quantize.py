@@ -176,10 +176,11 @@ class _Edit:
         nodes = [
             new for node in self._graph.node for new in [*self._before.get(node.name, []), node]
         ]
-        used = {name for node in nodes for name in node.input}
-        nodes = [n for n in nodes if n.op_type != "Transpose" or n.output[0] in used]
-        used = {name for node in nodes for name in node.input}
-        tensors = [t for name, t in self._floats.items() if name in used]
+        read = {name for node in nodes for name in node.input}
+        read |= {output.name for output in self._graph.output}
+        nodes = [n for n in nodes if n.op_type != "Transpose" or n.output[0] in read]
+        read = {name for node in nodes for name in node.input}
+        tensors = [t for name, t in self._floats.items() if name in read]
         del self._graph.node[:]
         self._graph.node.extend(nodes)
         del self._graph.initializer[:]

@@ -101,7 +101,7 @@ def test_every_weight_is_int8_behind_its_own_pair(tmp_path: Path):
     assert "q.bias" in tensors
     assert "out.weight.int8" in tensors
     assert model.opset_import[0].version == 20
-    assert [n.op_type for n in model.graph.node].count("Transpose") == 1  # that of the keys
+    assert [n.op_type for n in model.graph.node].count("Transpose") == 2  # of the keys and of y
 
 
 def test_computes_what_rounding_by_hand_computes(tmp_path: Path):

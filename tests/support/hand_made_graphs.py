@@ -15,7 +15,7 @@ WIDTH, VOCAB = 16, 24
 def attention_graph() -> onnx.ModelProto:
     """x [B,S,16] -> q, k, v MatMuls with weights, two products of activations, an output MatMul.
 
-    The output weight is stored [O,I], behind a Transpose.
+    The output weight is stored [O,I], behind a Transpose; another Transpose makes the graph's output.
     """
     nodes = [
         *_linear("q", "x"),
@@ -26,7 +26,8 @@ def attention_graph() -> onnx.ModelProto:
         helper.make_node("Softmax", ["scores"], ["weights"], name="weights", axis=-1),
         helper.make_node("MatMul", ["weights", "v"], ["context"], name="context"),
         helper.make_node("Transpose", ["out.weight"], ["out_t"], name="out_t", perm=[1, 0]),
-        helper.make_node("MatMul", ["context", "out_t"], ["y"], name="out"),
+        helper.make_node("MatMul", ["context", "out_t"], ["product"], name="out"),
+        helper.make_node("Transpose", ["product"], ["y"], name="y", perm=[0, 1, 2]),
     ]
     weights = [*_weights("q", "k", "v"), ("out.weight", _values(9, WIDTH, WIDTH))]
     return _model(nodes, weights, "y", ["B", "S", WIDTH])
