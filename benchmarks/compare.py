@@ -1,4 +1,4 @@
-"""Compares what a bundle holds, and the eager model of a checkpoint, on a file and its reference."""
+"""Compares the precisions of a bundle, and the eager model of a checkpoint, on two files."""
 
 from __future__ import annotations
 
