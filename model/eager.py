@@ -16,6 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from model.config import ModelConfig
 from model.layers import ExtendCache
 from model.transformer import Transformer, banned_mask
 from runtime.backend import (
@@ -27,6 +28,7 @@ from runtime.backend import (
     IntArray,
 )
 from runtime.errors import BackendError
+from runtime.manifest import SpecialTokenIds
 
 BANNED_LOGIT = -1e9
 
@@ -178,6 +180,19 @@ class EagerBackend:
         rows = torch.from_numpy((first_rows + beam_indices).reshape(-1)).to(self._device)  # [N]
         filled = state.cache[:, :, :, : state.length]
         filled.copy_(filled.index_select(1, rows))
+
+
+def special_token_ids(config: ModelConfig) -> SpecialTokenIds:
+    """The config's ids as the search and the translator take them."""
+    ids = config.special_ids
+    return SpecialTokenIds(
+        pad=ids.pad_id,
+        unk=ids.unk_id,
+        bos=ids.bos_id,
+        eos=ids.eos_id,
+        decoder_start=ids.decoder_start_id,
+        banned=config.banned_ids,
+    )
 
 
 def _identity(sentences: int, beam_size: int) -> IntArray:

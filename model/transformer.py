@@ -150,11 +150,15 @@ class Transformer(nn.Module):
                 if module.bias is not None:
                     nn.init.zeros_(module.bias)
 
+    @property
+    def output_weight(self) -> Tensor:
+        """[V,D]: the output projection, which has no bias."""
+        table = self.output if self.config.tying == "none" else self.decoder.embedding.tokens
+        return table.weight
+
     def project_output(self, hidden: Tensor) -> Tensor:
         """hidden [...,D] -> logits [...,V] before any masking, V padded to a multiple of 64."""
-        if self.config.tying == "none":
-            return self.output(hidden)  # type: ignore[no-any-return]
-        return F.linear(hidden, self.decoder.embedding.tokens.weight)
+        return F.linear(hidden, self.output_weight)
 
     def encode(self, src_ids: Tensor, src_mask: Tensor) -> list[tuple[Tensor, Tensor]]:
         """src_ids [B,S], src_mask [B,S] -> per decoder layer cross_k, cross_v [B,H,S,Dh]."""
