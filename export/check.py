@@ -16,13 +16,25 @@ _STANDARD_DOMAINS = ("", "ai.onnx")
 
 
 def graph_spec(
-    path: Path, role: Role, precision: Precision, variant: Variant = "portable"
+    path: Path,
+    role: Role,
+    precision: Precision,
+    variant: Variant = "portable",
+    *,
+    int8_matmuls: int | None = None,
 ) -> GraphSpec:
     """What the manifest says of a graph file: names, types, sizes, opset, quantized MatMuls.
 
-    Raises ExportError when the file is not an ONNX model.
+    Raises ExportError when the file is not an ONNX model, or when it holds another number of
+    quantized MatMuls than int8_matmuls.
     """
     model = _read(path)
+    quantized = _count_quantized_matmuls(model.graph)
+    if int8_matmuls is not None and quantized != int8_matmuls:
+        raise ExportError(
+            f"{path.name} holds {quantized} quantized MatMuls, expected {int8_matmuls}; "
+            "quantize it again"
+        )
     opsets = {entry.domain: entry.version for entry in model.opset_import}
     return GraphSpec(
         role=role,
@@ -33,7 +45,7 @@ def graph_spec(
         outputs=tuple(_tensor_spec(value) for value in model.graph.output),
         opset=next((opsets[domain] for domain in _STANDARD_DOMAINS if domain in opsets), 0),
         requires=tuple(sorted(domain for domain in opsets if domain not in _STANDARD_DOMAINS)),
-        int8_matmuls=_count_quantized_matmuls(model.graph),
+        int8_matmuls=quantized,
     )
 
 

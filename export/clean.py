@@ -158,6 +158,7 @@ def _flat_arithmetic(graph: ir.Graph, node: ir.Node) -> None:
         return
     for constant, scalar in (product.inputs, reversed(product.inputs)):
         factor = _constant(constant)
+        assert not isinstance(factor, list)  # the product is a scalar
         squeeze = None if scalar is None else scalar.producer()
         if factor is not None and squeeze is not None and squeeze.op_type == "Squeeze":
             flat = squeeze.inputs[0]
@@ -205,7 +206,7 @@ def _share_constants(model: ir.Model, weights: frozenset[str]) -> None:
             if value is None or value.name in weights or value.const_value is None:
                 continue
             tensor = value.const_value
-            key = (tensor.dtype, tuple(tensor.shape), tensor.tobytes())  # type: ignore[arg-type]
+            key = (tensor.dtype, tuple(tensor.shape), tensor.tobytes())
             if first.setdefault(key, value) is not value:
                 value.replace_all_uses_with(first[key])
     passes.RemoveUnusedNodesPass()(model)

@@ -239,8 +239,8 @@ def _prepared(model: Transformer) -> Transformer:
     with torch.no_grad():
         for module in list(model.modules()):
             if isinstance(module, MultiHeadAttention):
-                module.q_proj.weight *= module.scale
-                module.q_proj.bias *= module.scale
+                module.q_proj.weight.mul_(module.scale)
+                module.q_proj.bias.mul_(module.scale)
                 module.scale = 1.0
     replacements: dict[type[nn.Module], Callable[[Any], nn.Module]] = {
         nn.Linear: _MatMul,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import attrgetter
 
 from runtime.backend import Backend
 from runtime.bundle import Bundle
@@ -24,7 +25,7 @@ class Entry:
 
 BACKENDS: dict[str, Entry] = {
     "onnxruntime": Entry(
-        factory="runtime.onnxruntime_backend:OnnxRuntimeBackend",
+        factory="runtime.onnxruntime_backend:OnnxRuntimeBackend.open",
         package="onnxruntime",
         extra="cpu",
         precisions=("int8", "fp32"),
@@ -91,5 +92,5 @@ def load_factory(entry: Entry) -> Callable[..., Backend]:
                 entry.package, entry.extra, f"the {entry.package} backend"
             ) from error
         raise
-    factory: Callable[..., Backend] = getattr(module, attribute)
+    factory: Callable[..., Backend] = attrgetter(attribute)(module)
     return factory
