@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 import sentencepiece
@@ -16,9 +17,9 @@ Pair = tuple[str, str]
 """A source line and its translation."""
 
 MAX_LINES = 2_000_000
-_FULL_COVERAGE_SHARE = 4
-_LARGE_ALPHABET_COVERAGE = 0.9995
 _NUM_CONTROL_AND_BYTES = 4 + 256
+_LEAST_COVERAGE = 0.98
+"""SentencePiece takes no less."""
 
 
 def train_tokenizer(pairs: Sequence[Pair], vocab_size: int) -> bytes:
@@ -29,9 +30,6 @@ def train_tokenizer(pairs: Sequence[Pair], vocab_size: int) -> bytes:
     Raises DataError if the text gives no vocabulary of that size, naming the size that it does.
     """
     lines = list(_training_lines(pairs))
-    alphabet = len(set().union(*map(set, lines)))
-    # Pieces for rare characters of a large alphabet would crowd out words: those go to bytes.
-    small = alphabet * _FULL_COVERAGE_SHARE <= vocab_size
     ids = SpecialIds()
     model = io.BytesIO()
     try:
@@ -40,7 +38,7 @@ def train_tokenizer(pairs: Sequence[Pair], vocab_size: int) -> bytes:
             model_writer=model,
             model_type="bpe",
             vocab_size=vocab_size,
-            character_coverage=1.0 if small else _LARGE_ALPHABET_COVERAGE,
+            character_coverage=_coverage(lines, vocab_size),
             byte_fallback=True,
             normalization_rule_name="identity",
             remove_extra_whitespaces=False,
@@ -68,6 +66,20 @@ def _training_lines(pairs: Sequence[Pair]) -> Iterator[str]:
 def _nonempty(lines: Iterable[str]) -> Iterator[str]:
     # SentencePiece reads a NUL as the end of a line.
     return (line for line in (line.replace("\0", " ") for line in lines) if line.strip())
+
+
+def _coverage(lines: Iterable[str], vocab_size: int) -> float:
+    """The share of the text whose characters get a piece of their own.
+
+    Characters take at most half of the pieces, or those of a large alphabet would crowd out the
+    words; the rarest are spelt in bytes instead.
+    """
+    counts = Counter(char for line in lines for char in line)
+    room = max(1, (vocab_size - _NUM_CONTROL_AND_BYTES) // 2)
+    if len(counts) <= room:
+        return 1.0
+    covered = sum(count for _, count in counts.most_common(room)) / counts.total()
+    return max(covered, _LEAST_COVERAGE)
 
 
 def _explain(message: str, vocab_size: int, num_lines: int) -> str:

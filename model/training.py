@@ -65,15 +65,19 @@ def train(
     resume: bool = False,
     overwrite: bool = False,
     quiet: bool = False,
+    threads: int | None = None,
 ) -> TrainingResult:
     """Trains a model on (source, target) pairs and writes a checkpoint to out_dir.
 
     resume: goes on from what a killed training left there; starts anew if there is nothing.
-    overwrite: starts anew whatever is there. quiet: no progress bar.
+    overwrite: starts anew whatever is there. quiet: no progress bar. threads: PyTorch's, for the
+    whole process; None leaves them alone.
     Raises ConfigError (settings, or something in the way), DataError (corpus), CheckpointError
     (files) and TrainingError (NaN, a loss that stands still, two trainings into one place).
     """
     out_dir = Path(out_dir)
+    if threads is not None:
+        torch.set_num_threads(threads)
     with states.training_lock(out_dir), torch.random.fork_rng(devices=[]):
         corpus = corpus_sha256([*train_pairs, *valid_pairs])
         saved = _open_state(out_dir, settings, corpus, resume=resume, overwrite=overwrite)

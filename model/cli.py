@@ -1,0 +1,166 @@
+"""`python -m model`: train, translate with, and evaluate the eager model; write the corpus."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from pathlib import Path
+from typing import Any, get_args
+
+import click
+
+from model.config import PRESETS, Norm, Positions
+from model.corpora import phrase_files, phrases
+from model.corpora.files import read_lines, read_parallel, read_tsv
+from model.evaluation import check_aligned, render
+from model.evaluation import evaluate as evaluate_lines
+from model.settings import Precision, TrainingSettings
+from model.training import train
+from model.translation import open_translator
+from runtime.batching import DEFAULT_BATCH_TOKENS
+from runtime.cli import search_options, with_flags
+from runtime.console import group
+from runtime.errors import OptionError
+from runtime.stream import choose_format, open_streams, translate_stream
+
+cli = group("model", "Train, translate with and evaluate the eager model.")
+
+_PATH: Any = click.Path(path_type=Path)
+_DEFAULTS = TrainingSettings()
+
+_SETTINGS: dict[str, tuple[Any, str]] = {
+    "preset": (click.Choice(list(PRESETS)), "Sizes of the model."),
+    "vocab_size": (int, "Pieces of the joint vocabulary; the preset's if not given."),
+    "norm": (click.Choice(get_args(Norm)), "Where the layer norms stand."),
+    "positions": (click.Choice(get_args(Positions)), "How positions are encoded."),
+    "dropout": (float, "Of embeddings and sublayers; the preset's if not given."),
+    "ffn_dropout": (float, "After the activation."),
+    "attention_dropout": (float, "On attention weights."),
+    "max_source": (int, "Most tokens of a source line; longer pairs are left out."),
+    "max_target": (int, "Most tokens of a target line."),
+    "max_updates": (int, "Optimizer steps."),
+    "max_minutes": (float, "Most minutes, across resumes; whichever ends first."),
+    "learning_rate": (float, "The largest, reached after the warm-up."),
+    "warmup": (int, "Updates until then."),
+    "cooldown": (float, "Share at the end over which the rate falls to zero."),
+    "label_smoothing": (float, "0 to below 1."),
+    "batch_tokens": (int, "Padded tokens on the longer side of a batch."),
+    "accumulation": (int, "Batches an update."),
+    "clip_norm": (float, "Largest norm of the gradient; 0: no limit."),
+    "average": (int, "Saves whose weights are averaged at the end."),
+    "save_every": (int, "Updates between saves."),
+    "validate_every": (int, "Updates between validations."),
+    "precision": (click.Choice(get_args(Precision)), "Of matrix products; auto: bf16 if quick."),
+    "seed": (int, "Of weights, batches and dropout."),
+}
+
+
+def _training_options(command: Any) -> Any:
+    """Decorator: a flag for each field of TrainingSettings, with its default."""
+    for name, (kind, text) in reversed(_SETTINGS.items()):
+        default = getattr(_DEFAULTS, name)
+        command = click.option(
+            f"--{name.replace('_', '-')}",
+            type=kind,
+            default=default,
+            show_default=default is not None,
+            help=text,
+        )(command)
+    return command
+
+
+@cli.command("train")
+@click.option("--train-src", type=_PATH, help="Source lines, plain or gzip.")
+@click.option("--train-tgt", type=_PATH, help="Their translations, line by line.")
+@click.option("--valid-src", type=_PATH, help="Source lines to validate with.")
+@click.option("--valid-tgt", type=_PATH, help="Their translations.")
+@click.option("--train-tsv", type=_PATH, help="Instead: source, tab, target on each line.")
+@click.option("--valid-tsv", type=_PATH, help="The same for validation.")
+@click.option("--out", required=True, type=_PATH, help="Directory of the checkpoint.")
+@click.option("--threads", type=click.IntRange(min=1), help="CPU threads; all cores if not given.")
+@click.option("--resume", is_flag=True, help="Go on where a training there was killed.")
+@click.option("--force", is_flag=True, help="Start anew, whatever is there.")
+@_training_options
+def train_command(
+    out: Path, threads: int | None, resume: bool, force: bool, train_src: Path | None,
+    train_tgt: Path | None, valid_src: Path | None, valid_tgt: Path | None,
+    train_tsv: Path | None, valid_tsv: Path | None, **settings: Any,
+) -> None:  # fmt: skip
+    """Trains a model on lines of your own and writes a checkpoint."""
+    chosen = TrainingSettings(**settings)
+    train_pairs = _read_pairs("train", train_src, train_tgt, train_tsv)
+    valid_pairs = _read_pairs("valid", valid_src, valid_tgt, valid_tsv)
+    result = train(
+        train_pairs, valid_pairs, chosen, out, resume=resume, overwrite=force, threads=threads
+    )
+    click.echo(json.dumps({**dataclasses.asdict(result), "path": str(result.path)}))
+
+
+@cli.command("translate")
+@click.option("--checkpoint", required=True, type=_PATH, help="Directory that training wrote.")
+@click.option("--input", "source", default="-", type=click.Path(exists=True, dir_okay=False, allow_dash=True), help="UTF-8 text, a sentence a line; - is stdin.")  # noqa: E501  # fmt: skip
+@click.option("--output", "target", default="-", type=click.Path(dir_okay=False, allow_dash=True), help="- is stdout.")  # noqa: E501  # fmt: skip
+@click.option("--threads", type=int, help="CPU threads; all cores if not given.")
+@click.option("--batch-tokens", type=int, default=DEFAULT_BATCH_TOKENS, show_default=True, help="Padded source tokens searched at a time.")  # noqa: E501  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+@search_options
+def translate_command(
+    checkpoint: Path, source: str, target: str, threads: int | None, batch_tokens: int,
+    as_json: bool, **flags: Any,
+) -> None:  # fmt: skip
+    """Translates lines with PyTorch: one line in, one line out, in order."""
+    with open_translator(checkpoint, threads=threads) as translator:
+        options = with_flags(translator.defaults, flags)
+        line_format = choose_format(as_json=as_json, options=options)
+        translator.check(options, batch_tokens)
+        with open_streams(source, target, sys.stdin, sys.stdout) as (reader, writer):
+            translate_stream(
+                translator, reader, writer, options,
+                batch_tokens=batch_tokens, line_format=line_format,
+            )  # fmt: skip
+
+
+@cli.command("evaluate")
+@click.option("--checkpoint", required=True, type=_PATH, help="Directory that training wrote.")
+@click.option("--src", required=True, type=_PATH, help="Source lines, plain or gzip.")
+@click.option("--ref", required=True, type=_PATH, help="Reference translations.")
+@click.option("--families", type=_PATH, help="A family for each line; exact match is shown by it.")
+@click.option("--target-language", default="", help="zh, ja or ko: how BLEU splits words.")
+@click.option("--threads", type=int, help="CPU threads; all cores if not given.")
+@click.option("--json", "as_json", is_flag=True, help="The scores as JSON.")
+@search_options
+def evaluate_command(
+    checkpoint: Path, src: Path, ref: Path, families: Path | None, target_language: str,
+    threads: int | None, as_json: bool, **flags: Any,
+) -> None:  # fmt: skip
+    """Scores the translations of a test set: BLEU, BLEU -lc, chrF, exact match."""
+    lines, references = read_lines(src), read_lines(ref)
+    groups = None if families is None else read_lines(families)
+    check_aligned(lines, references, groups)
+    with open_translator(checkpoint, threads=threads) as translator:
+        options = with_flags(translator.defaults, flags)
+        texts = [translation.text for translation in translator.translate(lines, options)]
+    scores = evaluate_lines(texts, references, families=groups, target_language=target_language)
+    click.echo(json.dumps(scores.to_json()) if as_json else render(scores))
+
+
+@cli.command("corpus")
+@click.option("--target", type=click.Choice(get_args(phrases.Target)), default="de", show_default=True, help="Language translated into.")  # noqa: E501  # fmt: skip
+@click.option("--pairs", type=int, default=30_000, show_default=True, help="Of the train split.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Draws other phrases.")
+@click.option("--out", required=True, type=_PATH, help="Directory to write to.")
+def corpus_command(target: phrases.Target, pairs: int, seed: int, out: Path) -> None:
+    """Writes the embedded corpus: train, valid, calibration and test splits."""
+    click.echo(phrase_files.write(phrases.make(target, pairs, seed=seed), out))
+
+
+def _read_pairs(
+    split: str, src: Path | None, tgt: Path | None, tsv: Path | None
+) -> list[tuple[str, str]]:
+    """The pairs of one split, from two files or one. Raises OptionError for neither or both."""
+    if tsv is not None and src is None and tgt is None:
+        return read_tsv(tsv)
+    if tsv is None and src is not None and tgt is not None:
+        return read_parallel(src, tgt)
+    raise OptionError(f"give either --{split}-src and --{split}-tgt, or --{split}-tsv")

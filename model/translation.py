@@ -1,0 +1,30 @@
+"""The eager model behind the same Translator that bundles have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from model.checkpoint import Checkpoint, load_checkpoint
+from model.eager import EagerBackend, special_token_ids
+from runtime.errors import OptionError
+from runtime.tokenizer import Tokenizer
+from runtime.translator import Translator
+
+
+def open_translator(
+    checkpoint: Checkpoint | Path | str, *, threads: int | None = None
+) -> Translator:
+    """Translates with PyTorch, from a checkpoint or the directory that holds one.
+
+    threads: PyTorch's, for the whole process; None leaves them alone. Raises CheckpointError,
+    OptionError.
+    """
+    if threads is not None and threads < 1:
+        raise OptionError(f"threads is {threads}; expected a whole number of at least 1")
+    if not isinstance(checkpoint, Checkpoint):
+        checkpoint = load_checkpoint(checkpoint)
+    return Translator(
+        EagerBackend(checkpoint.model, threads),
+        Tokenizer(checkpoint.tokenizer_proto),
+        special_token_ids(checkpoint.config),
+    )
