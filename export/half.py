@@ -1,9 +1,9 @@
 """FP16 copies of a graph: of the plain one, and of the one with Q/DQ.
 
-Everything is computed in float16, save what needs the range or the sum: LayerNormalization, Softmax,
-LogSoftmax and TopK, and the whole path from the logits to the candidates. Keys and values in and out
-become float16; `sum_log_probs`, `eos_bias`, `scores` and `log_probs` stay float32. Scales of Q/DQ
-become float16, as a strongly typed TensorRT wants them; their INT8 weights stay as they are.
+All is computed in float16, save what needs the range or the sum: LayerNormalization, Softmax,
+LogSoftmax and TopK, and the whole path from the logits to the candidates. Keys and values, in and
+out, become float16; `sum_log_probs`, `eos_bias`, `scores` and `log_probs` stay float32. Scales of
+Q/DQ become float16, as a strongly typed TensorRT wants them; INT8 weights stay as they are.
 """
 
 from __future__ import annotations
