@@ -1,0 +1,285 @@
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from filelock import FileLock
+
+import model.training
+from model import training_state
+from model.checkpoint import load_checkpoint, model_weights
+from model.corpora import phrases
+from model.errors import CheckpointError, ConfigError, DataError, TrainingError
+from model.progress import Progress
+from model.settings import TrainingSettings
+from model.training import train
+
+SETTINGS = TrainingSettings(
+    vocab_size=400,
+    max_updates=10,
+    warmup=4,
+    batch_tokens=128,
+    save_every=3,
+    validate_every=4,
+    average=2,
+    dropout=0.1,
+)
+
+
+@pytest.fixture(scope="module")
+def pairs() -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    corpus = phrases.make("de", 1500, valid=50, calibration=50, test=50)
+    return corpus.pairs("train"), corpus.pairs("valid")[:20]
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(pairs, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path: Path = tmp_path_factory.mktemp("training") / "out"
+    train(*pairs, SETTINGS, path, quiet=True)
+    return path
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL: nothing of ours catches it."""
+
+
+def kill_after(monkeypatch: pytest.MonkeyPatch, updates: int) -> None:
+    shown = Progress.update
+
+    def update(self: Progress, done: int, *values: float) -> None:
+        if done == updates:
+            raise Killed
+        shown(self, done, *values)
+
+    monkeypatch.setattr(Progress, "update", update)
+
+
+@pytest.mark.parametrize("killed_after", [[2], [4], [9, 5, 10]])
+def test_killed_and_resumed_gives_equal_weights(
+    pairs, uninterrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed_after
+) -> None:
+    for updates in killed_after:
+        with monkeypatch.context() as patch:
+            kill_after(patch, updates)
+            try:
+                train(*pairs, SETTINGS, tmp_path, resume=True, quiet=True)
+            except Killed:
+                continue
+    train(*pairs, SETTINGS, tmp_path, resume=True, quiet=True)
+    for name in ("model.safetensors", "tokenizer.model", "samples.json", "manifest.json"):
+        assert (tmp_path / name).read_bytes() == (uninterrupted / name).read_bytes(), name
+
+
+def test_a_kill_in_the_middle_of_a_save_goes_on(
+    pairs, uninterrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved = training_state.save_file
+
+    def killed(tensors, path: Path) -> None:
+        if path.name == "state.safetensors" and int(tensors["adam.0.step"]) == 6:
+            raise Killed
+        saved(tensors, path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(training_state, "save_file", killed)
+        with pytest.raises(Killed):
+            train(*pairs, SETTINGS, tmp_path, quiet=True)
+    train(*pairs, SETTINGS, tmp_path, resume=True, quiet=True)
+    assert load_checkpoint(tmp_path).sha256 == load_checkpoint(uninterrupted).sha256
+
+
+def test_a_real_kill(pairs, uninterrupted: Path, tmp_path: Path) -> None:
+    """The whole process, through the command line, killed once the first state is there."""
+    for split, lines in zip(("train", "valid"), pairs, strict=True):
+        text = "".join(f"{source}\t{target}\n" for source, target in lines)
+        (tmp_path / f"{split}.tsv").write_text(text, encoding="utf-8")
+    command = [sys.executable, "-m", "model", "train", "--out", str(tmp_path / "out"), "--resume"]
+    for split in ("train", "valid"):
+        command += [f"--{split}-tsv", str(tmp_path / f"{split}.tsv")]
+    for name, value in SETTINGS.to_json().items():
+        if value is not None:
+            command += [f"--{name.replace('_', '-')}", str(value)]
+    state = tmp_path / "out" / "training" / "state.json"
+    environment = os.environ | {"OMP_NUM_THREADS": str(torch.get_num_threads())}
+    with subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL) as process:
+        while process.poll() is None and not state.exists():
+            time.sleep(0.01)
+        process.send_signal(signal.SIGKILL)
+    assert not (tmp_path / "out" / "manifest.json").exists()
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert "going on after update" in done.stderr
+    assert '"updates": 10' in done.stdout
+    name = "model.safetensors"
+    assert (tmp_path / "out" / name).read_bytes() == (uninterrupted / name).read_bytes()
+
+
+def test_what_a_checkpoint_says_about_its_training(pairs, uninterrupted: Path) -> None:
+    loaded = load_checkpoint(uninterrupted)
+    assert loaded.metadata["updates"] == 10
+    assert loaded.metadata["settings"] == SETTINGS.to_json()
+    assert loaded.metadata["valid_loss"] < 6.5
+    assert loaded.samples is not None
+    assert loaded.samples.valid == tuple(pairs[1])
+
+
+def test_the_average_is_taken_where_it_is_better(
+    pairs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for losses, averaged in (([1.0, 0.9], 2), ([0.9, 1.0], 1)):
+        path = tmp_path / str(averaged)
+        left = [9.0, 9.0, *losses]
+        monkeypatch.setattr(model.training, "validation_loss", lambda *_, left=left: left.pop(0))
+        result = train(*pairs, SETTINGS, path, quiet=True)
+        assert (result.averaged, result.valid_loss) == (averaged, 0.9)
+        snapshots = [training_state.average_snapshots(path, [count]) for count in (9, 10)]
+        got = model_weights(load_checkpoint(path).model)
+        for name, tensor in got.items():
+            mean = (snapshots[0][name].double() + snapshots[1][name].double()) / 2
+            want = mean.float() if averaged == 2 else snapshots[1][name]
+            assert torch.equal(tensor, want)
+
+
+def test_samples_and_losses_are_shown(pairs, tmp_path: Path, caplog) -> None:
+    with caplog.at_level(logging.INFO):
+        train(*pairs, replace(SETTINGS, max_updates=5), tmp_path, quiet=True)
+    assert "update 4, epoch 1: validation loss" in caplog.text
+    assert caplog.text.count("(expected: ") == 3
+    assert "training done: 5 updates, 0 epochs" in caplog.text
+
+
+def test_minutes_end_a_training_too(pairs, tmp_path: Path) -> None:
+    settings = replace(SETTINGS, max_updates=100_000, max_minutes=0.02, validate_every=1000)
+    result = train(*pairs, settings, tmp_path, quiet=True)
+    assert 0 < result.updates < 1000
+
+
+def test_accumulated_batches_are_one_update(pairs, tmp_path: Path) -> None:
+    settings = replace(SETTINGS, max_updates=2, accumulation=3, average=1)
+    train(*pairs, settings, tmp_path, quiet=True)
+    assert training_state.load_state(tmp_path).position.batch == 6
+
+
+def test_the_random_state_of_the_caller_is_left_alone(pairs, tmp_path: Path) -> None:
+    torch.manual_seed(5)
+    train(*pairs, replace(SETTINGS, max_updates=1), tmp_path, quiet=True)
+    got = torch.rand(1)
+    torch.manual_seed(5)
+    assert torch.equal(got, torch.rand(1))
+
+
+def test_more_updates_can_be_asked_for_later(pairs, tmp_path: Path) -> None:
+    train(*pairs, replace(SETTINGS, max_updates=2), tmp_path, quiet=True)
+    result = train(*pairs, replace(SETTINGS, max_updates=4), tmp_path, resume=True, quiet=True)
+    assert result.updates == 4
+
+
+def test_what_is_there_is_not_overwritten_unasked(pairs, uninterrupted: Path) -> None:
+    with pytest.raises(ConfigError, match=r"holds a training already; go on with --resume"):
+        train(*pairs, SETTINGS, uninterrupted, quiet=True)
+
+
+def test_a_checkpoint_from_elsewhere_is_not_overwritten(
+    pairs, random_checkpoint: Path, tmp_path: Path
+) -> None:
+    for file in random_checkpoint.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    for resume in (True, False):
+        with pytest.raises(ConfigError, match=r"holds a checkpoint already; give another --out"):
+            train(*pairs, SETTINGS, tmp_path, resume=resume, quiet=True)
+    train(*pairs, replace(SETTINGS, max_updates=1), tmp_path, overwrite=True, quiet=True)
+    assert load_checkpoint(tmp_path).metadata["updates"] == 1
+
+
+def test_force_starts_anew(pairs, uninterrupted: Path, tmp_path: Path) -> None:
+    train(*pairs, replace(SETTINGS, max_updates=2, seed=9), tmp_path, quiet=True)
+    train(*pairs, SETTINGS, tmp_path, overwrite=True, quiet=True)
+    assert load_checkpoint(tmp_path).sha256 == load_checkpoint(uninterrupted).sha256
+
+
+def test_resuming_needs_the_same_settings_and_corpus(pairs, uninterrupted: Path) -> None:
+    with pytest.raises(ConfigError, match=r"other settings \(learning_rate: 0.002, now 0.1\)"):
+        train(*pairs, replace(SETTINGS, learning_rate=0.1), uninterrupted, resume=True, quiet=True)
+    with pytest.raises(ConfigError, match="the corpus: other lines"):
+        train(pairs[0], pairs[0][:5], SETTINGS, uninterrupted, resume=True, quiet=True)
+
+
+def test_two_trainings_into_one_place(pairs, tmp_path: Path) -> None:
+    with (
+        FileLock(str(tmp_path / ".training.lock")),
+        pytest.raises(TrainingError, match="another training is writing to"),
+    ):
+        train(*pairs, SETTINGS, tmp_path, quiet=True)
+
+
+def test_a_place_that_cannot_be_written(pairs, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CheckpointError, match=r"cannot write to .*file/out"):
+        train(*pairs, SETTINGS, tmp_path / "file" / "out", quiet=True)
+
+
+def test_a_damaged_state(pairs, tmp_path: Path) -> None:
+    train(*pairs, replace(SETTINGS, max_updates=1), tmp_path, quiet=True)
+    path = tmp_path / "training" / "state.safetensors"
+    path.write_bytes(path.read_bytes()[:1000])
+    with pytest.raises(CheckpointError, match=r"the training state in .* is damaged"):
+        train(*pairs, replace(SETTINGS, max_updates=1), tmp_path, resume=True, quiet=True)
+    path = tmp_path / "training" / "state.json"
+    path.write_text(path.read_text().replace('"schema": 1', '"schema": 7'))
+    with pytest.raises(CheckpointError, match="has schema 7, expected 1"):
+        train(*pairs, replace(SETTINGS, max_updates=1), tmp_path, resume=True, quiet=True)
+
+
+def test_a_state_of_other_shapes(pairs, tmp_path: Path) -> None:
+    train(*pairs, replace(SETTINGS, max_updates=1), tmp_path, quiet=True)
+    path = tmp_path / "training" / "state.json"
+    path.write_text(path.read_text().replace('"preset": "tiny"', '"preset": "small"'))
+    settings = replace(SETTINGS, max_updates=1, preset="small")
+    with pytest.raises(CheckpointError, match="does not fit its settings"):
+        train(*pairs, settings, tmp_path, resume=True, quiet=True)
+
+
+def test_a_missing_snapshot(pairs, tmp_path: Path) -> None:
+    train(*pairs, SETTINGS, tmp_path, quiet=True)
+    (tmp_path / "training" / "snapshot-9.safetensors").unlink()
+    with pytest.raises(CheckpointError, match=r"snapshot-9.safetensors cannot be read"):
+        train(*pairs, SETTINGS, tmp_path, resume=True, quiet=True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "advice"),
+    [
+        ({"precision": "fp32"}, r"not finite at update 2\. Probably the learning rate"),
+        ({"precision": "bf16"}, "or bf16 is too coarse here: try --precision fp32"),
+        ({"clip_norm": 0.0}, "gradients are not clipped: set --clip-norm 1"),
+    ],
+)
+def test_nan_stops_with_its_likely_cause(pairs, tmp_path: Path, changes, advice: str) -> None:
+    settings = replace(SETTINGS, learning_rate=1e38, warmup=1, **changes)
+    with pytest.raises(TrainingError, match=advice):
+        train(*pairs, settings, tmp_path, quiet=True)
+
+
+def test_a_loss_that_stands_still_stops(pairs, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(model.training, "STALL_UPDATES", 4)
+    settings = replace(SETTINGS, learning_rate=1e-9)
+    with pytest.raises(TrainingError, match=r"the loss stands still: .* guessing by frequency"):
+        train(*pairs, settings, tmp_path, quiet=True)
+
+
+def test_a_loss_that_falls_does_not_stop(pairs, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(model.training, "STALL_UPDATES", 4)
+    assert train(*pairs, SETTINGS, tmp_path, quiet=True).updates == 10
+
+
+def test_a_vocabulary_too_large_leaves_no_checkpoint(pairs, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="vocab_size 30000 is too large"):
+        train(*pairs, replace(SETTINGS, vocab_size=30_000), tmp_path, quiet=True)
+    assert not (tmp_path / "config.json").exists()
