@@ -142,8 +142,9 @@ def demo_settings() -> TrainingSettings:
     return TrainingSettings(
         preset="tiny",
         vocab_size=1000,
+        norm="pre",
         dropout=0.05,
-        learning_rate=2e-3,
+        learning_rate=3e-3,
         warmup=300,
         cooldown=0.6,
         batch_tokens=1536,

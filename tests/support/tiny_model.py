@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import getpass
+import hashlib
+import json
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import torch
+from filelock import FileLock
 from support.tiny_tokenizer import tiny_tokenizer
 
-from model.checkpoint import save_checkpoint
+from model.batching import corpus_sha256
+from model.checkpoint import load_checkpoint, save_checkpoint
 from model.config import ModelConfig, StackConfig
+from model.corpora.phrases import PhraseCorpus, make
+from model.errors import CheckpointError
+from model.settings import TrainingSettings
+from model.training import train
 from model.transformer import Transformer
 
 
@@ -48,4 +58,45 @@ def write_random_checkpoint(path: Path, seed: int = 0, **changes: Any) -> Path:
         tokenizer_proto=tiny_tokenizer().model_proto,
         metadata={"updates": 0},
     )
+    return path
+
+
+TRAINED_SETTINGS = TrainingSettings(
+    preset="tiny",
+    vocab_size=800,
+    norm="pre",
+    dropout=0.0,
+    learning_rate=3e-3,
+    warmup=100,
+    cooldown=0.6,
+    batch_tokens=512,
+    max_updates=700,
+    max_minutes=0.9,
+    average=2,
+    save_every=100,
+    validate_every=350,
+)
+
+
+def trained_corpus() -> PhraseCorpus:
+    """What trained_checkpoint is trained on; its test split holds 200 phrases."""
+    return make("de", 6000, valid=100, calibration=200, test=200)
+
+
+def write_trained_checkpoint() -> Path:
+    """Trains preset tiny for less than a minute, once a machine: later calls find it in a cache.
+
+    Returns the checkpoint's directory, which tests must not change.
+    """
+    corpus = trained_corpus()
+    pairs = corpus.pairs("train"), corpus.pairs("valid")
+    key = json.dumps([TRAINED_SETTINGS.to_json(), corpus_sha256([*pairs[0], *pairs[1]])])
+    cache = Path(tempfile.gettempdir()) / f"leanseq-tests-{getpass.getuser()}"
+    cache.mkdir(exist_ok=True)
+    path = cache / hashlib.sha256(key.encode()).hexdigest()[:16]
+    with FileLock(f"{path}.lock"):
+        try:
+            load_checkpoint(path)
+        except CheckpointError:
+            train(*pairs, TRAINED_SETTINGS, path, overwrite=True, quiet=True)
     return path
