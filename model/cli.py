@@ -65,6 +65,7 @@ def _training_options(command: Any) -> Any:
             type=kind,
             default=default,
             show_default=default is not None,
+            envvar="LEANSEQ_MAX_MINUTES" if name == "max_minutes" else None,
             help=text,
         )(command)
     return command
