@@ -131,6 +131,15 @@ class Bundle:
             self.file(name)
         return self.file(graph.files[0])
 
+    def precision_size(self, precision: Precision) -> int:
+        """Bytes of what one precision needs: its graphs and the tokenizers."""
+        text = self.manifest.text
+        names = {text.source_tokenizer, text.target_tokenizer}
+        for graph in self.manifest.graphs:
+            if graph.precision == precision:
+                names |= set(graph.files)
+        return sum(self.manifest.files[name].size for name in names)
+
     def size(self) -> int:
         """Bytes of all files that the manifest lists, and of the manifest."""
         listed = sum(file.size for file in self.manifest.files.values())

@@ -1,0 +1,134 @@
+"""The main job: sources, bundle, parity, measurements; each reused if its inputs are the same."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.measure import TestSet
+from calibration.calibrate import DEFAULT_SENTENCES
+from calibration.statistics import DEFAULT_METHOD, DEFAULT_PERCENTILE, Method
+from export.bundling import BundleRecipe, make_bundle
+from export.measuring import report_on
+from export.sources import GivenFiles, Sources, from_checkpoint, from_embedded_corpus
+from model.corpora.phrases import Target
+from runtime.bundle import Bundle
+from runtime.directory import lock_directory
+from runtime.errors import BundleError, OptionError
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildSettings:
+    """One `python -m export build`; its help says what each is."""
+
+    int8: bool = False
+    checkpoint: Path | None = None
+    out: Path | None = None
+    work_dir: Path = Path("build")
+    target: Target = "de"
+    max_minutes: float | None = None
+    calibration_src: Path | None = None
+    calibration_sentences: int = DEFAULT_SENTENCES
+    method: Method = DEFAULT_METHOD
+    percentile: float = DEFAULT_PERCENTILE
+    src: Path | None = None
+    ref: Path | None = None
+    threads: int = 1
+    remeasure: bool = False
+    force: bool = False
+
+    def __post_init__(self) -> None:
+        if (self.src is None) != (self.ref is None):
+            raise OptionError("--src and --ref belong together; give both, or neither")
+        for name in ("calibration_sentences", "threads"):
+            if getattr(self, name) < 1:
+                flag = name.replace("_", "-")
+                raise OptionError(
+                    f"--{flag} is {getattr(self, name)}; expected a whole number of at least 1"
+                )
+        if self.max_minutes is not None and not self.max_minutes > 0:
+            raise OptionError(f"--max-minutes is {self.max_minutes}; expected a number above 0")
+
+    @property
+    def bundle_path(self) -> Path:
+        return self.work_dir / "bundle" if self.out is None else self.out
+
+
+def build(settings: BuildSettings) -> dict[str, Any]:
+    """Builds the bundle, or finds that it is there, and returns what report.json holds of it.
+
+    Raises the errors of the packages it calls; the bundle that was there before stays whole until
+    the new one is. Raises DirectoryBusyError while another build writes to the same place.
+    """
+    path = settings.bundle_path
+    with lock_directory(path):
+        sources = _sources(settings)
+        recipe = BundleRecipe(
+            int8=settings.int8,
+            calibration_lines=sources.calibration_lines,
+            method=settings.method,
+            percentile=settings.percentile,
+            sentences=settings.calibration_sentences,
+        )
+        if settings.force or not _is_current(path, recipe.source(sources.checkpoint.sha256)):
+            make_bundle(sources.checkpoint, recipe, path)
+        else:
+            logger.info("bundle: %s is there and was made from the same inputs, reused", path)
+        return _report(Bundle.open(path), sources, settings)
+
+
+def _sources(settings: BuildSettings) -> Sources:
+    files = GivenFiles(calibration_src=settings.calibration_src, src=settings.src, ref=settings.ref)
+    if settings.checkpoint is not None:
+        return from_checkpoint(settings.checkpoint, files)
+    return from_embedded_corpus(
+        settings.work_dir,
+        settings.target,
+        files,
+        max_minutes=settings.max_minutes,
+        force=settings.force,
+    )
+
+
+def _is_current(path: Path, source: dict[str, Any]) -> bool:
+    """Whether the bundle in `path` is whole and was made from these inputs."""
+    try:
+        bundle = Bundle.open(path)
+        bundle.verify()
+    except BundleError as error:
+        if path.exists():
+            logger.warning("bundle: %s", error)
+        return False
+    return bool(bundle.manifest.source == source)
+
+
+def _report(bundle: Bundle, sources: Sources, settings: BuildSettings) -> dict[str, Any]:
+    """What was measured before on this bundle and these lines, or measured now."""
+    report = bundle.read_report()
+    wanted = {"threads": settings.threads, "test_set": _sha256(sources.test_set)}
+    if report is not None and report.get("measured_with") == wanted and not settings.remeasure:
+        logger.info(
+            "report: measured on %s, shown again (--remeasure does it anew)", report["date"]
+        )
+        return report
+    report = report_on(
+        bundle,
+        sources.checkpoint,
+        sources.checkpoint_path,
+        sources.test_set,
+        threads=settings.threads,
+    )
+    report["measured_with"] = wanted
+    bundle.write_report(report)
+    return report
+
+
+def _sha256(test_set: TestSet) -> str:
+    lines = [list(test_set.lines), list(test_set.references)]
+    return hashlib.sha256(json.dumps(lines).encode()).hexdigest()
