@@ -49,6 +49,10 @@ from runtime.manifest import ModelSpec, Precision, Role, SpecialTokenIds
 Observer = Callable[[str, npt.NDArray[Any]], None]
 """Called with the name and the value of every output that a graph has beyond the contract."""
 
+SOURCE_MULTIPLE = 4
+"""ONNX Runtime multiplies one row by a matrix four rows of it at a time, and the rest one by one: a
+sum over S keeps its order under padding only if S is a multiple of that (seen with beam_size 1)."""
+
 _PROVIDERS = {"cpu": "CPUExecutionProvider"}
 _OrtTensor = Any  # ort_c.OrtValue, which has no type stubs
 
@@ -93,7 +97,7 @@ class OnnxRuntimeBackend:
             raise OptionError(f"provider is {provider!r}; expected {', '.join(_PROVIDERS)}")
         if threads is not None and threads < 1:
             raise OptionError(f"threads is {threads}; expected a whole number of at least 1")
-        self._model, self._eos_id = model, special_ids.eos
+        self._model, self._pad_id = model, special_ids.pad
         self._precision, self._provider = precision, provider
         self._threads = threads if threads is not None else cores.physical_cores()
         self._observer = observer
@@ -152,8 +156,7 @@ class OnnxRuntimeBackend:
                     "input or lower max_length"
                 )
         sentences = src_ids.shape[0]
-        mask = np.ascontiguousarray(src_mask)
-        ids = np.ascontiguousarray(src_ids, dtype=np.int32)
+        ids, mask = self._pad(src_ids, src_mask)
         mask_tensor = _tensor(mask)
         cross = self._run("encoder", [_tensor(ids), mask_tensor])
         empty = np.zeros(
@@ -222,6 +225,20 @@ class OnnxRuntimeBackend:
     def close(self) -> None:
         """Frees the graphs. Calling it twice does no harm."""
         self._graphs = None
+
+    def _pad(self, src_ids: IntArray, src_mask: BoolArray) -> tuple[IntArray, BoolArray]:
+        """Rounds S up to a multiple of SOURCE_MULTIPLE, within the model's limit.
+
+        So a row's result doesn't depend on what its batch is padded to. An observer sees the sizes
+        that were given to `begin`.
+        """
+        length = src_ids.shape[1]
+        padding = -length % SOURCE_MULTIPLE if self._observer is None else 0
+        if self._model.max_source is not None:
+            padding = min(padding, self._model.max_source - length)
+        widths = ((0, 0), (0, padding))
+        ids = np.pad(src_ids.astype(np.int32, copy=False), widths, constant_values=self._pad_id)
+        return ids, np.pad(src_mask, widths, constant_values=False)
 
     def _load(self, role: Role, path: Path) -> _Graph:
         options = onnxruntime.SessionOptions()
