@@ -76,6 +76,10 @@ class TrainingSettings:
             "validate_every",
         ):
             self._require(name, isinstance(getattr(self, name), int), low=1, what="a whole number")
+        if self.vocab_size is not None:
+            self._require(
+                "vocab_size", isinstance(self.vocab_size, int), low=1, what="a whole number"
+            )
         self._require("seed", isinstance(self.seed, int), low=0, what="a whole number")
         for name in ("learning_rate", "max_minutes"):
             if getattr(self, name) is not None:
@@ -83,7 +87,7 @@ class TrainingSettings:
         self._require("clip_norm", True, low=0)
         self._require("label_smoothing", self.label_smoothing < 1, low=0, what="a number below 1")
         self._require("cooldown", self.cooldown <= 1, low=0, what="a number up to 1")
-        self.model_config(self.vocab_size or PRESETS[self.preset].vocab_size)  # checks the rest
+        self.model_config(self.pieces)  # checks the rest
 
     def _require(self, name: str, ok: bool, *, low: float = 0, what: str = "a number") -> None:
         value = getattr(self, name)
@@ -94,7 +98,7 @@ class TrainingSettings:
     @property
     def pieces(self) -> int:
         """The size of the vocabulary that is trained."""
-        return self.vocab_size or PRESETS[self.preset].vocab_size
+        return PRESETS[self.preset].vocab_size if self.vocab_size is None else self.vocab_size
 
     def model_config(self, vocab_size: int) -> ModelConfig:
         """The model that these settings train, for a tokenizer of vocab_size pieces."""

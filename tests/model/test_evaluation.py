@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from model.errors import DataError
+from model.evaluation import evaluate, render
+from runtime.errors import MissingExtraError
+
+OURS = ["in 3 Tagen kommt der Zug", "vor 2 Wochen war es kalt", "IN 5 JAHREN IST ES WARM"]
+THEIRS = ["in 3 Tagen kommt der Zug", "vor 2 Wochen war es warm", "in 5 Jahren ist es warm"]
+
+
+def test_scores_and_signatures() -> None:
+    found = evaluate(OURS, THEIRS, families=["b", "a", "a"])
+    assert found.exact_match == pytest.approx(1 / 3)
+    assert found.by_family == {"a": 0.0, "b": 1.0}
+    assert found.bleu_lc.score > found.bleu.score > 0
+    assert "case:lc" in found.bleu_lc.signature
+    assert "case:mixed" in found.bleu.signature
+    assert found.chrf.signature.startswith("nrefs:1|case:mixed|eff:yes|nc:6")
+    assert found.to_json()["by_family"] == {"a": 0.0, "b": 1.0}
+
+
+def test_equal_lines_score_100() -> None:
+    found = evaluate(THEIRS, THEIRS)
+    assert [found.bleu.score, found.chrf.score] == pytest.approx([100.0, 100.0])
+    assert found.exact_match == 1.0
+
+
+def test_the_table() -> None:
+    lines = render(evaluate(THEIRS, THEIRS, families=["x", "y", "y"])).split("\n")
+    assert lines[0].startswith("BLEU          100.00  nrefs:1|case:mixed")
+    assert lines[3:] == [
+        "exact match   100.0%  3 lines",
+        "  x           100.0%",
+        "  y           100.0%",
+    ]
+
+
+def test_chinese_is_split_into_characters() -> None:
+    found = evaluate(["三天后到达这里"], ["三天后到达那里"], target_language="zh")
+    assert "tok:zh" in found.bleu.signature
+
+
+def test_lists_that_do_not_fit() -> None:
+    with pytest.raises(DataError, match="there are no lines to evaluate"):
+        evaluate([], [])
+    with pytest.raises(DataError, match="3 source lines but 2 references; expected one for each"):
+        evaluate(OURS, THEIRS[:2])
+    with pytest.raises(DataError, match="3 source lines but 1 families"):
+        evaluate(OURS, THEIRS, families=["a"])
+
+
+def test_missing_sacrebleu_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sacrebleu.metrics.bleu", None)
+    with pytest.raises(MissingExtraError, match=r"needs the package sacrebleu.*leanseq\[train\]"):
+        evaluate(OURS, THEIRS)
