@@ -19,9 +19,8 @@ from support.ctranslate2_model import convert, token_name
 from support.tiny_model import random_transformer
 
 from model.config import ModelConfig
-from model.eager import EagerBackend
+from model.eager import EagerBackend, special_token_ids
 from model.transformer import Transformer
-from runtime.manifest import SpecialTokenIds
 from runtime.options import SearchOptions
 from runtime.search import Hypothesis, search
 
@@ -60,15 +59,8 @@ class Pair:
         self.config: ModelConfig = model.config
         self.backend = EagerBackend(model)
         self.translator = convert(model, path)
-        ids = self.config.special_ids
-        self.special_ids = SpecialTokenIds(
-            pad=ids.pad_id,
-            unk=ids.unk_id,
-            bos=ids.bos_id,
-            eos=ids.eos_id,
-            decoder_start=ids.decoder_start_id,
-        )
-        banned = set(self.config.banned_ids) - {ids.unk_id}
+        self.special_ids = special_token_ids(self.config)
+        banned = set(self.config.banned_ids) - {self.special_ids.unk}  # disable_unk does it
         self.suppressed = [[token_name(i, self.config)] for i in sorted(banned)]
 
     def ours(self, sources: list[list[int]], options: SearchOptions) -> list[list[Hypothesis]]:
