@@ -28,7 +28,8 @@ class SearchOptions:
         (Wu et al. 2016, arXiv 1609.08144, section 7).
     patience: a sentence stops when round(beam_size * patience) hypotheses have finished
         (Kasai et al. 2022, arXiv 2204.05424).
-    min_length: EOS is banned, before the softmax, while fewer tokens than this would be made.
+    min_length: EOS is banned, before the softmax, in this many first steps; so this one counts the
+        tokens before EOS, as CTranslate2 does.
     max_length: None means min(the model's limit, 2 * source length + 20).
     sampling: draw from the model instead of searching, from the `top_k` likeliest tokens (0: all)
         within the smallest set whose mass reaches `top_p`, at `temperature`. The draws are keyed by

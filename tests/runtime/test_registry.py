@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 
 import pytest
@@ -77,4 +78,5 @@ def test_a_broken_backend_module_is_not_a_missing_extra() -> None:
 
 def test_every_backend_can_be_loaded() -> None:
     for entry in BACKENDS.values():
-        assert callable(load_factory(entry))
+        parameters = inspect.signature(load_factory(entry)).parameters
+        assert {"precision", "threads"} <= set(parameters)

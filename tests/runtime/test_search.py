@@ -17,7 +17,7 @@ from support.fake_backend import (
     copying_logits,
     random_logits,
 )
-from support.reference_search import Found, exhaustive_search, reference_search
+from support.reference_search import Found, Rules, exhaustive_search, reference_search
 
 from runtime.backend import Candidates
 from runtime.errors import BackendError, OptionError
@@ -120,6 +120,39 @@ def test_search_follows_the_rules_anywhere(
         return np.round(row) if quantum else row
 
     check_against_reference(FakeBackend(logits, vocab_size), [[5, 6, EOS], [EOS]], options)
+
+
+@pytest.mark.parametrize(
+    ("rules", "values"),
+    [
+        (Rules(length_offset=-1), {"length_penalty": 0.6}),
+        (Rules(length_offset=1), {"length_penalty": 0.6}),
+        (Rules(replace=False), {}),
+        (Rules(eos_past_k_ends=True), {}),
+        (Rules(keep_at_most_k=True), {}),
+        (Rules(at_max="drop"), {"max_length": 5}),
+        (Rules(round_up_halves=False), {"beam_size": 5, "patience": 0.5, "num_hypotheses": 2}),
+        (Rules(bound_stops=True), {}),
+    ],
+    ids=repr,
+)
+def test_a_wrong_rule_would_be_noticed(rules: Rules, values: dict[str, object]) -> None:
+    """The sentences of these tests tell right from wrong: each wrong rule changes some of them."""
+    backend = FakeBackend(random_logits(12, 1, eos_bias=2.0), 12)
+    options = SearchOptions(**({"beam_size": 4, "num_hypotheses": 4} | values))  # type: ignore[arg-type]
+    sources = list({tuple(source) for source in sources_of(60, 5)})
+    limits = max_lengths([len(source) for source in sources], options, backend.capabilities)
+    changed = 0
+    for source, limit in zip(sources, limits.tolist(), strict=True):
+        right, wrong = (
+            reference_search(
+                lambda prefix, ban, source=source: backend.log_probs(source, prefix, ban),
+                EOS, limit, options, used,
+            )
+            for used in (Rules(), rules)
+        )  # fmt: skip
+        changed += right != wrong
+    assert changed >= 5
 
 
 @pytest.mark.parametrize("min_length", [0, 1, 2])
