@@ -126,12 +126,12 @@ def precision_bytes(bundle: Bundle, precision: Precision) -> int:
 
 @contextmanager
 def _eager_subject(path: Path, threads: int) -> Iterator[Subject]:
-    from export.measuring import eager_translator
     from model.checkpoint import load_checkpoint
+    from model.translation import open_translator
 
     checkpoint = load_checkpoint(path)
     files = [file for file in path.iterdir() if file.is_file()]
-    with eager_translator(checkpoint, threads) as translator:
+    with open_translator(checkpoint, threads=threads) as translator:
         yield Subject(
             name="PyTorch eager",
             translator=translator,

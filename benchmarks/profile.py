@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -93,38 +92,43 @@ def profile_step(path: Path, model: ModelSpec, shape: StepShape | None = None) -
         for _ in range(shape.repeats):
             session.run(outputs, feeds)
         events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
-    return summarize(events, vocab_size=model.vocab_size, repeats=shape.repeats)
+    return summarize(events, vocab_size=model.vocab_size)
 
 
-def summarize(events: list[dict[str, Any]], *, vocab_size: int, repeats: int) -> StepProfile:
-    """Sums the profiler's node events by what they do, per run.
-
-    A float MatMul has a weight if its second input has two dimensions; attention's have four.
-    """
-    totals: Counter[str] = Counter()
+def summarize(events: list[dict[str, Any]], *, vocab_size: int) -> StepProfile:
+    """Sums the profiler's node events by what the nodes do: of each node its median run."""
+    durations: dict[tuple[str, str], list[float]] = {}
     for event in events:
-        if event.get("cat") != "Node" or not event["name"].endswith("_kernel_time"):
-            continue
-        totals["step"] += event["dur"]
-        totals[_kind(event["args"], vocab_size)] += event["dur"]
+        if event.get("cat") == "Node" and event["name"].endswith("_kernel_time"):
+            args = event["args"]
+            key = (_kind(args, vocab_size), f"{args['node_index']} {event['name']}")
+            durations.setdefault(key, []).append(float(event["dur"]))
+    totals = dict.fromkeys(("matmul", "logits", "quantize", "other"), 0.0)
+    for (kind, _), times in durations.items():
+        totals[kind] += float(np.median(times))
     return StepProfile(
-        step_us=totals["step"] / repeats,
-        matmul_us=totals["matmul"] / repeats,
-        logits_us=totals["logits"] / repeats,
-        quantize_us=totals["quantize"] / repeats,
+        step_us=sum(totals.values()),
+        matmul_us=totals["matmul"],
+        logits_us=totals["logits"],
+        quantize_us=totals["quantize"],
     )
 
 
 def _kind(args: dict[str, Any], vocab_size: int) -> str:
+    """A packed weight is no input to the profiler; attention's second input has four dimensions."""
     operator = args["op_name"]
     if operator in _QUANTIZERS:
         return "quantize"
-    shapes = [next(iter(entry.values())) for entry in args.get("input_type_shape", [])]
-    if operator in _INT8_MATMULS:
-        return "logits" if any(vocab_size in shape for shape in shapes) else "matmul"
-    if operator in _FLOAT_MATMULS and len(shapes) > 1 and len(shapes[1]) == 2:
-        return "logits" if vocab_size in shapes[1] else "matmul"
-    return "other"
+    inputs, outputs = (
+        [next(iter(entry.values())) for entry in args.get(name, [])]
+        for name in ("input_type_shape", "output_type_shape")
+    )
+    has_weight = operator in _INT8_MATMULS or (
+        operator in _FLOAT_MATMULS and (len(inputs) < 2 or len(inputs[1]) < 3)
+    )
+    if not has_weight:
+        return "other"
+    return "logits" if outputs and outputs[0][-1] == vocab_size else "matmul"
 
 
 def _feeds(session: Any, shape: StepShape) -> dict[str, npt.NDArray[Any]]:

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from runtime.onnxruntime_backend import OnnxRuntimeBackend
 
 from benchmarks.machine import describe_machine, now
 from benchmarks.timing import interleave, paired_ratio, percentiles_ms
@@ -25,14 +24,16 @@ from model.checkpoint import random_model
 from model.eager import EagerBackend
 from model.transformer import Transformer
 from runtime.backend import Backend
-from runtime.bundle import graph_file_name
-from runtime.manifest import Precision, Role, SpecialTokenIds
+from runtime.manifest import Role, SpecialTokenIds
+from runtime.onnxruntime_backend import OnnxRuntimeBackend
 from runtime.options import SearchOptions
 from runtime.search import Hypothesis, search
 
 logger = logging.getLogger(__name__)
 
 ROLES: tuple[Role, Role] = ("encoder", "decoder_step")
+FP32, INT8 = "ONNX Runtime FP32", "ONNX Runtime INT8"
+INT8_LOGITS = "ONNX Runtime INT8, logits too"
 _FIRST_ID = 4  # past the special ids
 
 
@@ -65,30 +66,30 @@ def compare_random(run: RandomRun) -> dict[str, Any]:
     sources = _random_sources(model, run.sentences, run.source_length)
     with tempfile.TemporaryDirectory(prefix="leanseq-") as name:
         directory = Path(name)
-        _write_graphs(model, sources, directory)
+        graphs = _write_graphs(model, sources, directory)
         backends: dict[str, Backend] = {"PyTorch eager": EagerBackend(model, run.threads)}
         sizes = {"PyTorch eager": sum(p.numel() * p.element_size() for p in model.parameters())}
-        precisions: tuple[Precision, ...] = ("fp32", "int8")
-        for precision in precisions:
-            label = f"ONNX Runtime {precision.upper()}"
-            paths = [directory / graph_file_name(role, precision) for role in ROLES]
+        for label, paths in graphs.items():
             backends[label] = OnnxRuntimeBackend(
-                *paths,
+                paths["encoder"],
+                paths["decoder_step"],
                 model_spec(model.config),
                 special_ids,
-                precision=precision,
+                precision="fp32" if label == FP32 else "int8",
                 threads=run.threads,
             )
-            sizes[label] = sum(path.stat().st_size for path in paths)
+            sizes[label] = sum(path.stat().st_size for path in paths.values())
         record = _time(run, backends, sizes, sources, special_ids)
         for backend in backends.values():
             backend.close()
     return record
 
 
-def _write_graphs(model: Transformer, sources: Sequence[list[int]], directory: Path) -> None:
-    """FP32 and INT8 files of both graphs."""
-    fp32 = {role: directory / graph_file_name(role, "fp32") for role in ROLES}
+def _write_graphs(
+    model: Transformer, sources: Sequence[list[int]], directory: Path
+) -> dict[str, dict[Role, Path]]:
+    """Label -> the files of both graphs: FP32, INT8, and INT8 with the logits quantized as well."""
+    fp32 = {role: directory / f"{role}.fp32.onnx" for role in ROLES}
     logger.info("exporting the FP32 graphs")
     export_encoder(model, fp32["encoder"])
     export_decoder_step(model, fp32["decoder_step"])
@@ -101,8 +102,14 @@ def _write_graphs(model: Transformer, sources: Sequence[list[int]], directory: P
         sources[:4],
         options=SearchOptions(min_length=6, max_length=6),
     )
-    for role in ROLES:
-        quantize_graph(fp32[role], directory / graph_file_name(role, "int8"), ranges)
+    graphs: dict[str, dict[Role, Path]] = {FP32: fp32}
+    for label, quantize_logits in ((INT8, False), (INT8_LOGITS, True)):
+        graphs[label] = {}
+        for role in ROLES:
+            path = directory / f"{role}.int8.{'logits.' if quantize_logits else ''}onnx"
+            quantize_graph(fp32[role], path, ranges, quantize_logits=quantize_logits)
+            graphs[label][role] = path
+    return graphs
 
 
 def _time(
@@ -127,18 +134,21 @@ def _time(
                 "steps": len(found[index][0][0][0].token_ids),
             }
         )
-    names = list(backends)
+    where = {name: index for index, name in enumerate(backends)}
     return {
         "schema": 1,
         "date": now(),
         "machine": describe_machine(),
         "run": asdict(run),
         "subjects": subjects,
-        "int8_speedup": {
-            "fp32": names[1],
-            "int8": names[2],
-            "speedup": paired_ratio(seconds[1], seconds[2]).to_json(),
-        },
+        "int8_speedups": [
+            {
+                "fp32": FP32,
+                "int8": name,
+                "speedup": paired_ratio(seconds[where[FP32]], seconds[where[name]]).to_json(),
+            }
+            for name in (INT8, INT8_LOGITS)
+        ],
     }
 
 

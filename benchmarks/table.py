@@ -126,10 +126,8 @@ def render_random(record: Mapping[str, Any]) -> str:
         )
         for index, subject in enumerate(record["subjects"])
     ]
-    int8 = record["int8_speedup"]["speedup"]
     lines = (
-        f"INT8 against FP32: {int8['median']:.2f} times as fast, 10% to 90% of the pairs "
-        f"{int8['p10']:.2f} to {int8['p90']:.2f}",
+        *(_against(found) for found in record["int8_speedups"]),
         f"preset {run['preset']} with random weights: {run['sentences']} sources of "
         f"{run['source_length']} ids, {run['steps']} forced steps, alone, beam {run['beam_size']}, "
         f"{_count(run['threads'], 'thread')}, each on all in turn, "
@@ -140,6 +138,14 @@ def render_random(record: Mapping[str, Any]) -> str:
     for line in lines:
         text += textwrap.wrap(line, _WIDTH, subsequent_indent="    ", break_on_hyphens=False)
     return "\n".join(text)
+
+
+def _against(found: Mapping[str, Any]) -> str:
+    ratio = found["speedup"]
+    return (
+        f"{found['int8']}: {ratio['median']:.2f} times as fast as {found['fp32']} "
+        f"({ratio['p10']:.2f}-{ratio['p90']:.2f})"
+    )
 
 
 def _faster(index: int, speedup: Mapping[str, float]) -> str:
