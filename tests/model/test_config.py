@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import pytest
+from support.tiny_model import tiny_config
+
+from model.config import PRESETS, ModelConfig, padded_size
+from model.errors import ConfigError
+
+
+def test_json_round_trip() -> None:
+    config = tiny_config(norm="pre", positions="rotary", attention_scale=0.5)
+    assert ModelConfig.from_json(config.to_json()) == config
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"d_model": 0}, "d_model is 0; expected a whole number of at least 1"),
+        ({"max_source": 1.5}, "max_source is 1.5; expected a whole number"),
+        ({"dropout": 1}, "dropout is 1; expected a number from 0 to below 1"),
+        ({"dropout": "x"}, "dropout is 'x'; expected a number"),
+        ({"activation": "tanh"}, "activation is 'tanh'; expected one of relu, gelu"),
+        ({"src_vocab_size": 5}, "tying 'all' needs one vocabulary, found 5 source and"),
+        ({"positions": "rotary", "head_dim": 7}, "rotary positions need an even head_dim, found 7"),
+        ({"d_model": 33}, "sinusoidal positions need an even d_model, found 33"),
+    ],
+)
+def test_shapes_that_cannot_be(changes, text: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        tiny_config(**changes)
+    assert text in str(error.value)
+
+
+def test_a_stack_names_its_side() -> None:
+    values = tiny_config().to_json()
+    values["decoder"]["num_layers"] = 0
+    with pytest.raises(ConfigError, match=r"decoder.num_layers is 0; expected a whole number"):
+        ModelConfig.from_json(values)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"d_mode": 3}, "unknown model config key 'd_mode'; did you mean 'd_model'?"),
+        ({"zzz": 3}, "unknown model config key 'zzz'; known: src_vocab_size"),
+        ({"encoder": {"num_layer": 1}}, "unknown model config key encoder.'num_layer'"),
+        ({"encoder": 3}, "model config encoder.: found 3; expected an object"),
+    ],
+)
+def test_json_that_is_no_config(change, text: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        ModelConfig.from_json(tiny_config().to_json() | change)
+    assert text in str(error.value)
+
+
+def test_missing_keys_are_all_named() -> None:
+    values = tiny_config().to_json()
+    del values["d_model"], values["head_dim"]
+    with pytest.raises(ConfigError, match="model config lacks d_model, head_dim"):
+        ModelConfig.from_json(values)
+
+
+def test_banned_ids_are_control_pieces_and_padding() -> None:
+    config = PRESETS["tiny"].config(100)
+    assert padded_size(100) == 128
+    assert config.banned_ids == (0, 1, 2, *range(100, 128))
+
+
+@pytest.mark.parametrize(
+    ("name", "weights"),
+    # Vaswani et al. 2017, table 3: 65 and 213 million with a vocabulary of 37,000.
+    [("base", 63e6), ("big", 214e6)],
+)
+def test_presets_have_the_papers_size(name: str, weights: float) -> None:
+    import torch
+
+    from model.transformer import Transformer
+
+    with torch.device("meta"):
+        model = Transformer(PRESETS[name].config(37_000))
+    assert sum(p.numel() for p in model.parameters()) == pytest.approx(weights, rel=0.02)
