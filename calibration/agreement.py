@@ -15,7 +15,6 @@ import numpy.typing as npt
 
 from runtime.backend import Backend, BoolArray, FloatArray, IntArray
 from runtime.batching import plan_batches
-from runtime.candidates import UNREACHABLE
 from runtime.manifest import SpecialTokenIds
 from runtime.options import SearchOptions
 from runtime.search import Hypothesis, pad_sources, search
@@ -140,7 +139,7 @@ def _step_errors(
 ) -> npt.NDArray[np.float64]:
     """expected, found [B,V], token_ids [B,1] -> [B,2]: KL, and the difference at the token."""
     difference = expected.astype(np.float64) - found
-    difference[expected <= UNREACHABLE] = 0  # banned: no mass
+    # Banned tokens have no mass: exp(-1e9) is 0.
     kl = np.sum(np.exp(expected.astype(np.float64)) * difference, axis=1)
     taken = np.abs(np.take_along_axis(difference, token_ids.astype(np.int64), axis=1)[:, 0])
     return np.stack([np.maximum(kl, 0), taken], axis=1)
