@@ -29,14 +29,13 @@ from export.clean import save_graph
 from export.errors import ExportError
 from model.attention import MultiHeadAttention
 from model.config import ModelConfig, padded_size
+from model.eager import special_token_ids as special_token_ids
 from model.positions import PositionTable, Rotary
 from model.transformer import Transformer, banned_mask
 from runtime.graph_contract import BANNED, graph_inputs, graph_outputs
-from runtime.manifest import ModelSpec, Role, SpecialTokenIds
+from runtime.manifest import ModelSpec, Role
 
 OPSET = 20
-MAX_TOPK = 3840
-"""TensorRT's bound on k; the contract asks for 2K candidates."""
 
 
 def model_spec(config: ModelConfig) -> ModelSpec:
@@ -49,19 +48,6 @@ def model_spec(config: ModelConfig) -> ModelSpec:
         vocab_size=padded_size(config.tgt_vocab_size),
         max_source=config.max_source,
         max_target=config.max_target,
-    )
-
-
-def special_token_ids(config: ModelConfig) -> SpecialTokenIds:
-    """The ids with a meaning, and those that the graphs never predict."""
-    ids = config.special_ids
-    return SpecialTokenIds(
-        pad=ids.pad_id,
-        unk=ids.unk_id,
-        bos=ids.bos_id,
-        eos=ids.eos_id,
-        decoder_start=ids.decoder_start_id,
-        banned=config.banned_ids,
     )
 
 

@@ -1,0 +1,152 @@
+"""The graphs against the eager model: the encoder, every decoder step, every shape of model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support.bundles import Graphs, fp32_graphs
+from support.tiny_model import random_transformer
+
+from export.parity import TOLERANCES, forced_log_probs
+from model.config import StackConfig
+from runtime.backend import Backend, Candidates
+from runtime.candidates import UNREACHABLE
+from runtime.search import pad_sources
+
+FP32 = TOLERANCES["fp32"].max_log_prob
+
+ONE_LAYER = StackConfig(num_layers=1, num_heads=4, ffn_dim=40)
+CONFIGS: dict[str, dict[str, Any]] = {
+    "pre-norm, learned, decoder tied, gelu": {
+        "norm": "pre",
+        "positions": "learned",
+        "position_offset": 2,
+        "tying": "decoder",
+        "activation": "gelu",
+        "encoder": ONE_LAYER,
+        "decoder": ONE_LAYER,
+        "src_vocab_size": 150,
+        "tgt_vocab_size": 90,
+    },
+    "post-norm, rotary, untied, unequal stacks": {
+        "positions": "rotary",
+        "tying": "none",
+        "head_dim": 6,
+        "encoder": StackConfig(num_layers=2, num_heads=2, ffn_dim=24),
+        "decoder": StackConfig(num_layers=1, num_heads=3, ffn_dim=20),
+        "src_vocab_size": 70,
+        "tgt_vocab_size": 130,
+    },
+    "pre-norm, rotary, own scales": {
+        "norm": "pre",
+        "positions": "rotary",
+        "attention_scale": 1.0,
+        "embedding_scale": 1.0,
+        "norm_eps": 1e-6,
+        "encoder": ONE_LAYER,
+        "decoder": ONE_LAYER,
+    },
+}
+
+
+def some_sources(generator: np.random.Generator, lengths: list[int], size: int) -> list[list[int]]:
+    return [[*generator.integers(4, size, length - 1).tolist(), 3] for length in lengths]
+
+
+def assert_same_steps(reference: Backend, candidate: Backend, *, steps: int, sources: Any) -> None:
+    """Feeds both the reference's own beams, reordered as a search would, for `steps` steps."""
+    beam_size = 3
+    states = [b.begin(*pad_sources(sources, 0), beam_size, steps) for b in (reference, candidate)]
+    token_ids = np.full((len(sources), beam_size), 2, dtype=np.int32)
+    parents = np.zeros_like(token_ids)
+    sums = np.full(token_ids.shape, -np.inf, dtype=np.float32)
+    sums[:, 0] = 0
+    for step in range(steps):
+        expected, found = (
+            backend.step(state, token_ids, parents, sums, ban_eos=step < 2, need_log_probs=True)
+            for backend, state in zip((reference, candidate), states, strict=True)
+        )
+        assert_same(expected, found, step)
+        token_ids, parents, sums = (
+            np.ascontiguousarray(array[:, :beam_size])
+            for array in (expected.token_ids, expected.parents, expected.scores)
+        )
+        if step == steps // 2 and len(sources) > 2:
+            going = np.arange(0, len(token_ids), 2, dtype=np.int32)
+            states = [
+                backend.keep(state, going)
+                for backend, state in zip((reference, candidate), states, strict=True)
+            ]
+            token_ids, parents, sums = token_ids[going], parents[going], sums[going]
+
+
+def assert_same(expected: Candidates, found: Candidates, step: int) -> None:
+    assert expected.log_probs is not None
+    assert found.log_probs is not None
+    can = expected.log_probs > UNREACHABLE
+    assert np.array_equal(can, found.log_probs > UNREACHABLE), f"step {step} bans other tokens"
+    difference = np.abs(expected.log_probs - found.log_probs)[can].max()
+    assert difference <= FP32, f"step {step}: log-probs differ by {difference}"
+    reached = expected.scores > UNREACHABLE
+    np.testing.assert_allclose(found.scores[reached], expected.scores[reached], atol=2e-4)
+
+
+@pytest.mark.parametrize("changes", CONFIGS.values(), ids=CONFIGS.keys())
+def test_onnxruntime_matches_eager_for_every_shape_of_model(
+    changes: dict[str, Any], tmp_path: Path
+) -> None:
+    graphs = fp32_graphs(random_transformer(seed=1, **changes), tmp_path)
+    size = graphs.model.config.src_vocab_size
+    sources = some_sources(np.random.default_rng(0), [4, 1, 7], size)
+    assert_same_steps(graphs.eager(), graphs.open(), steps=6, sources=sources)
+    assert_same_steps(graphs.eager(), graphs.open(), steps=3, sources=sources[1:2])
+
+
+def test_onnxruntime_matches_eager_encoder(random_graphs: Graphs) -> None:
+    """Cross keys and values, with and without padding, S from 1 to the model's limit."""
+    generator = np.random.default_rng(1)
+    backend = random_graphs.open(observer=lambda name, value: None)  # an observer: no padding
+    for lengths in ([1], [2], [64], [3, 9, 1, 5], [7, 7, 64]):
+        ids, mask = pad_sources(some_sources(generator, lengths, 300), 0)
+        state: Any = backend.begin(ids, mask, 1, 4)
+        with torch.inference_mode():
+            cross = random_graphs.model.encode(torch.from_numpy(ids), torch.from_numpy(mask))
+        expected = [tensor.numpy() for pair in cross for tensor in pair]
+        assert len(expected) == len(state.cross)
+        for one, other in zip(expected, state.cross, strict=True):
+            real = np.broadcast_to(mask[:, None, :, None], one.shape)
+            np.testing.assert_allclose(other.numpy()[real], one[real], atol=1e-4)
+
+
+@pytest.mark.parametrize("lengths", [[5], [4, 1, 12, 7, 2]], ids=["alone", "batched"])
+def test_onnxruntime_matches_eager_every_step(random_graphs: Graphs, lengths: list[int]) -> None:
+    """T from 0 to max_length, the model's limit, with beams that move and sentences that leave."""
+    sources = some_sources(np.random.default_rng(2), lengths, 300)
+    steps = random_graphs.model.config.max_target
+    assert_same_steps(random_graphs.eager(), random_graphs.backend(), steps=steps, sources=sources)
+
+
+def test_onnxruntime_steps_match_teacher_forcing(random_graphs: Graphs) -> None:
+    """Token by token through the caches is what one pass over the whole target computes."""
+    generator = np.random.default_rng(3)
+    sources = some_sources(generator, [6, 3, 9], 300)
+    targets = generator.integers(4, 300, (3, 20))
+    model = random_graphs.model
+    ids, mask = pad_sources(sources, 0)
+    fed = np.concatenate([np.full((3, 1), 2), targets[:, :-1]], axis=1)
+    with torch.inference_mode():
+        logits = model(torch.from_numpy(ids), torch.from_numpy(mask), torch.from_numpy(fed))
+        logits[..., list(model.config.banned_ids)] = -1e9
+    expected = logits.log_softmax(-1).numpy()
+    stepped = forced_log_probs(
+        random_graphs.backend(), sources, targets.tolist(), random_graphs.special_ids
+    )
+    for step, found in enumerate(stepped):
+        can = found > UNREACHABLE
+        assert np.array_equal(can, expected[:, step] > UNREACHABLE)
+        np.testing.assert_allclose(found[can], expected[:, step][can], atol=FP32)
+    assert step == 19
