@@ -60,11 +60,11 @@ class EncodedCorpus:
         """
         longest = np.maximum(self.source.lengths, self.target.lengths)
         if seed is None:
-            order = np.lexsort((self.source.lengths, self.target.lengths))
-            return _cut(order, longest, batch_tokens)
+            return _cut(np.argsort(longest, kind="stable"), longest, batch_tokens)
         rng = np.random.default_rng([seed, epoch])
-        # Equal lengths are neighbours in random order; then the batches are shuffled.
-        order = np.lexsort((rng.random(len(self)), self.source.lengths, self.target.lengths))
+        # Lines of one length stand in random order. Sorted by both lengths they would pad less, but
+        # a batch would be of one kind: dates only, then lists only.
+        order = np.lexsort((rng.random(len(self)), longest))
         batches = _cut(order, longest, batch_tokens)
         return [batches[i] for i in rng.permutation(len(batches))]
 
