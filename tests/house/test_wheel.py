@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -104,8 +105,8 @@ def test_bare_environment_lists_all_commands(bare: Path, tmp_path: Path) -> None
 def test_bare_environment_runs_doctor(bare: Path, tmp_path: Path) -> None:
     result = run([bare / "leanseq", "doctor"], tmp_path)
     assert result.returncode == 0, result.stderr
-    assert "onnxruntime" in result.stdout
-    assert "torch" in result.stdout
+    assert re.search(r"^ +onnxruntime +runs$", result.stdout, re.MULTILINE), result.stdout
+    assert re.search(r"^ +torch +not installed$", result.stdout, re.MULTILINE), result.stdout
 
 
 def test_bare_environment_translates(bare: Path, tmp_path: Path) -> None:
