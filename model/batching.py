@@ -101,23 +101,24 @@ def make_batch(corpus: EncodedCorpus, rows: _Ints, config: ModelConfig) -> Batch
 def encode_corpus(
     pairs: Sequence[tuple[str, str]], tokenizer: Tokenizer, config: ModelConfig, name: str
 ) -> EncodedCorpus:
-    """Pairs longer than the model's positions are left out, and their number logged.
+    """Pairs that are longer than the model's positions, or of which the normalizer leaves nothing,
+    are left out, and their number logged.
 
     Raises DataError if none is left.
     """
     kept: dict[str, Any] = {"source": _Growing(), "target": _Growing()}
     for source, target in pairs:
         src_ids, tgt_ids = tokenizer.encode_source(source), tokenizer.encode_target(target)
-        if len(src_ids) <= config.max_source and len(tgt_ids) <= config.max_target:
+        if 1 < len(src_ids) <= config.max_source and 1 < len(tgt_ids) <= config.max_target:
             kept["source"].add(src_ids)
             kept["target"].add(tgt_ids)
     corpus = EncodedCorpus(**{side: lines.finish() for side, lines in kept.items()})
     left_out = len(pairs) - len(corpus)
-    limits = f"{config.max_source} source or {config.max_target} target tokens"
+    limits = f"{config.max_source} source or {config.max_target} target tokens, or empty"
     if not len(corpus):
         raise DataError(
             f"no pair of the {name} corpus can be used: all {len(pairs)} are longer than {limits}; "
-            "split the lines into sentences"
+            "give lines that hold one sentence each"
         )
     if left_out:
         _log.warning("%d %s pairs left out: longer than %s", left_out, name, limits)

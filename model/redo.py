@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from filelock import FileLock, Timeout
+from safetensors import SafetensorError
 
 from model.errors import CheckpointError
 
@@ -50,10 +51,10 @@ def write_together(directory: Path, files: Mapping[str, WriteFile]) -> None:
                 shutil.rmtree(temporary, ignore_errors=True)
                 raise
             _finish(directory)
-    except OSError as error:
+    except (OSError, SafetensorError) as error:
         raise CheckpointError(
-            f"cannot write to {directory}: {error.strerror or error}; choose a directory that can "
-            "be written and has space left"
+            f"cannot write to {directory}: {getattr(error, 'strerror', None) or error}; choose a "
+            "directory that can be written and has space left"
         ) from error
 
 

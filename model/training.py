@@ -83,7 +83,11 @@ def train(
         saved = _open_state(out_dir, settings, corpus, resume=resume, overwrite=overwrite)
         run = _Run(train_pairs, valid_pairs, settings, out_dir, corpus, saved, quiet=quiet)
         with contextlib.closing(run.progress):
-            run.train()
+            try:
+                run.train()
+            except KeyboardInterrupt:
+                run.progress.say("stopped; --resume goes on after update %d", run.last_save)
+                raise
             return run.finish()
 
 
@@ -152,8 +156,9 @@ class _Run:
             self.model.parameters(), lr=0.0, betas=(0.9, 0.98), eps=1e-9, fused=True
         )
         self.position = Position()
+        self.last_save = 0
         if saved is not None:
-            self.position = saved.position
+            self.position, self.last_save = saved.position, saved.position.updates
             saved.restore(self.model, self.optimizer)
         self.guessing_nll = unigram_entropy(self.train_corpus)
         self.progress = Progress(
@@ -312,6 +317,7 @@ class _Run:
             model=self.model,
             optimizer=self.optimizer,
         )
+        self.last_save = position.updates
 
     def _check_stall(self) -> None:
         position = self.position

@@ -67,12 +67,15 @@ def test_a_batch_shifts_the_target_by_one() -> None:
 
 
 def test_lines_too_long_are_left_out_and_counted(caplog: pytest.LogCaptureFixture) -> None:
-    pairs = [("the cat", "the cat"), ("cat " * 100, "cat"), ("cat", "cat " * 100)]
+    pairs = [("the cat", "the cat"), ("cat " * 100, "cat"), ("cat", "cat " * 100), ("\x01", "cat")]
     with caplog.at_level(logging.WARNING):
         corpus = encode_corpus(pairs, tiny_tokenizer(), tiny_config(), "training")
     assert len(corpus) == 1
     assert corpus.source.ids[-1] == corpus.target.ids[-1] == 3
-    assert "2 training pairs left out: longer than 64 source or 64 target tokens" in caplog.text
+    assert (
+        "3 training pairs left out: longer than 64 source or 64 target tokens, or empty"
+        in caplog.text
+    )
 
 
 def test_no_line_short_enough() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from filelock import FileLock
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from support.tiny_model import random_transformer, write_random_checkpoint
 from support.tiny_tokenizer import tiny_tokenizer, train_proto
@@ -242,6 +243,20 @@ def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(CheckpointError, match=r"cannot write to .*file/c: Not a directory"):
         write_random_checkpoint(tmp_path / "file" / "c")
+
+
+def test_a_disk_that_is_full_leaves_the_old(path: Path, monkeypatch) -> None:
+    before = load_checkpoint(path).sha256
+
+    def full(*_: object) -> None:
+        raise SafetensorError("Error while serializing: I/O error: No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("model.checkpoint.save_file", full)
+        with pytest.raises(CheckpointError, match=r"cannot write to .* No space left on device"):
+            write_random_checkpoint(path, seed=1)
+    assert load_checkpoint(path).sha256 == before
+    assert not list(path.glob(".writing-*"))
 
 
 def test_a_write_that_cannot_be_completed(path: Path, monkeypatch) -> None:

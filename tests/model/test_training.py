@@ -121,6 +121,16 @@ def test_a_real_kill(pairs, uninterrupted: Path, tmp_path: Path) -> None:
     assert (tmp_path / "out" / name).read_bytes() == (uninterrupted / name).read_bytes()
 
 
+def test_ctrl_c_says_where_it_goes_on(pairs, tmp_path: Path, monkeypatch, caplog) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(model.training.Progress, "update", interrupt)
+    with caplog.at_level(logging.INFO), pytest.raises(KeyboardInterrupt):
+        train(*pairs, SETTINGS, tmp_path, quiet=True)
+    assert "stopped; --resume goes on after update 0" in caplog.text
+
+
 def test_what_a_checkpoint_says_about_its_training(pairs, uninterrupted: Path) -> None:
     loaded = load_checkpoint(uninterrupted)
     assert loaded.metadata["updates"] == 10
