@@ -39,8 +39,9 @@ TOLERANCES: dict[str, Tolerance] = {
     "fp32": Tolerance(max_log_prob=1e-4, mean_log_prob=1e-5, different=0.0),
     "fp16": Tolerance(max_log_prob=0.5, mean_log_prob=0.02, different=0.02),
     # A token of probability 1e-9 may move by a whole unit and harm nobody: no bound on the largest.
-    "int8": Tolerance(max_log_prob=None, mean_log_prob=0.5, different=0.1),
-    "int8_fp16": Tolerance(max_log_prob=None, mean_log_prob=0.5, different=0.1),
+    # Of long sentences a tenth may come out with other words, no worse: quality is measured apart.
+    "int8": Tolerance(max_log_prob=None, mean_log_prob=0.2, different=0.2),
+    "int8_fp16": Tolerance(max_log_prob=None, mean_log_prob=0.2, different=0.2),
 }
 
 

@@ -9,18 +9,10 @@ import pytest
 pytest.importorskip("torch")
 
 from support.bundles import Graphs, add_int8, fp32_graphs
-from support.tiny_model import random_transformer, trained_corpus
+from support.tiny_model import trained_corpus
 
 from model.checkpoint import load_checkpoint
 from runtime.tokenizer import Tokenizer
-
-
-@pytest.fixture(scope="session")
-def random_graphs(tmp_path_factory: pytest.TempPathFactory) -> Graphs:
-    """2+2 layers, d 32, random weights: FP32 and INT8."""
-    graphs = fp32_graphs(random_transformer(), tmp_path_factory.mktemp("random-graphs"))
-    add_int8(graphs, [[5, 9, 30, 3], [77, 3], [8, 8, 8, 60, 61, 62, 200, 3], [40, 41, 42, 3]])
-    return graphs
 
 
 @pytest.fixture(scope="session")
