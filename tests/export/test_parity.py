@@ -98,6 +98,27 @@ def test_log_probs_beyond_the_tolerance_fail() -> None:
     assert compare(favouring(6), favouring(6, shift=2e-3), "int8").passed
 
 
+def test_int8_may_find_other_words_but_no_worse_ones() -> None:
+    def nearly(first: int, second: int, less: float) -> Logits:
+        def logits(source: tuple[int, ...], prefix: tuple[int, ...]) -> Any:
+            row = np.zeros(VOCAB, dtype=np.float32)
+            row[EOS if prefix else first] = 3.0
+            if not prefix:
+                row[second] = 3.0 - less
+            return row
+
+        return logits
+
+    as_good = compare(nearly(6, 7, 0.01), nearly(7, 6, 0.01), "int8")
+    assert (as_good.different, as_good.problems) == (4, [])
+    assert as_good.score_loss == pytest.approx(0.005, rel=0.01)  # 0.01 over two tokens
+    worse = compare(nearly(6, 7, 0.3), nearly(7, 6, 0.3), "int8")
+    assert worse.score_loss == pytest.approx(0.15, rel=0.01)
+    assert worse.problems == [
+        "translations score 0.15 a token lower by the reference, allowed 0.05"
+    ]
+
+
 def test_nan_and_other_bans_fail() -> None:
     def broken(source: tuple[int, ...], prefix: tuple[int, ...]) -> Any:
         row = favouring(6)(source, prefix)
