@@ -106,22 +106,12 @@ def open_subjects(bundle: Bundle, checkpoint: Path | None, threads: int) -> Iter
                 Subject(
                     name=name,
                     translator=stack.enter_context(translator),
-                    size_bytes=precision_bytes(bundle, precision),
+                    size_bytes=bundle.precision_size(precision),
                     source=f"bundle {bundle.bundle_id[:12]}",
                     parity=parity.get(name),
                 )
             )
         yield subjects
-
-
-def precision_bytes(bundle: Bundle, precision: Precision) -> int:
-    """Bytes of what one precision needs: its two graphs and the tokenizers."""
-    text = bundle.manifest.text
-    names = {text.source_tokenizer, text.target_tokenizer}
-    for graph in bundle.manifest.graphs:
-        if graph.precision == precision:
-            names |= set(graph.files)
-    return sum(bundle.manifest.files[name].size for name in names)
 
 
 @contextmanager
