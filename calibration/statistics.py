@@ -18,7 +18,7 @@ Method = Literal["minmax", "percentile", "mse"]
 METHODS: tuple[Method, ...] = ("minmax", "percentile", "mse")
 
 # docs/decisions/0005-calibration.md
-DEFAULT_METHOD: Method = "minmax"
+DEFAULT_METHOD: Method = "mse"
 DEFAULT_PERCENTILE = 99.99
 
 INT8_MAX = 127  # symmetric: -127..127; -128 is not used
