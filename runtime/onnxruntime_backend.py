@@ -53,6 +53,7 @@ SOURCE_MULTIPLE = 4
 """ONNX Runtime multiplies one row by a matrix four rows of it at a time, and the rest one by one: a
 sum over S keeps its order under padding only if S is a multiple of that (seen with beam_size 1)."""
 
+_FATAL = 4  # of ONNX Runtime's log levels
 _PROVIDERS = {"cpu": "CPUExecutionProvider"}
 _OrtTensor = Any  # ort_c.OrtValue, which has no type stubs
 
@@ -244,7 +245,7 @@ class OnnxRuntimeBackend:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = self._threads
         options.inter_op_num_threads = 1
-        options.log_severity_level = 3  # errors, which are raised as well
+        options.log_severity_level = _FATAL  # errors are raised, and told in our own words
         # A plan of the memory would be kept for every combination of sizes ever seen.
         options.enable_mem_pattern = False
         if role == "encoder":
@@ -293,6 +294,7 @@ class _Graph:
         found = [output.name for output in session.get_outputs()]
         self._extra = [n for n in found if n not in contract] if observer is not None else []
         self._run_options = onnxruntime.RunOptions()
+        self._run_options.log_severity_level = _FATAL
         self._devices = [_CPU] * (len(self._outputs) + 1 + len(self._extra))
 
     def run(self, feeds: list[_OrtTensor], need_log_probs: bool) -> list[_OrtTensor]:

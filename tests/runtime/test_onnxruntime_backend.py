@@ -179,6 +179,28 @@ def test_ban_eos_makes_eos_unreachable(random_graphs: Graphs) -> None:
         assert (found.log_probs[0, 0, 4:300] > -1e8).all()
 
 
+@pytest.mark.parametrize(
+    ("precision", "disabled"), [("fp32", None), ("int8", ["CommonSubexpressionElimination"])]
+)
+def test_equal_quantizers_are_not_merged(
+    random_graphs: Graphs,
+    monkeypatch: pytest.MonkeyPatch,
+    precision: Any,
+    disabled: list[str] | None,
+) -> None:
+    """Merged, they would leave MatMuls in float: calibration.fused counts what becomes of them."""
+    seen: list[Any] = []
+
+    class Recording(onnxruntime.InferenceSession):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            seen.append(options["disabled_optimizers"])
+            super().__init__(*arguments, **options)
+
+    monkeypatch.setattr(onnxruntime, "InferenceSession", Recording)
+    random_graphs.open(precision)
+    assert seen == [disabled, disabled]
+
+
 def test_limits_are_named(random_graphs: Graphs) -> None:
     backend = random_graphs.backend()
     ids = np.full((1, 65), 5, dtype=np.int32)
@@ -248,7 +270,10 @@ def test_graphs_of_another_kind_are_named(random_graphs: Graphs) -> None:
         OnnxRuntimeBackend(encoder, step, *rest, "fp16")
 
 
-def test_a_failing_run_is_told_in_plain_words(random_graphs: Graphs) -> None:
+def test_a_failing_run_is_told_in_plain_words(
+    random_graphs: Graphs, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Once: ONNX Runtime's own log stays quiet."""
     backend = random_graphs.backend()
     state = begin(backend)
     with pytest.raises(
@@ -256,6 +281,7 @@ def test_a_failing_run_is_told_in_plain_words(random_graphs: Graphs) -> None:
         match=r"ONNX Runtime [\d.]+ failed in decoder_step.fp32.onnx \(.*\); if memory",
     ):
         backend.step(state, ONE + 10_000, ONE, np.zeros((1, 1), dtype=np.float32), ban_eos=False)
+    assert capfd.readouterr().err == ""
 
 
 def test_options_that_cannot_be(random_graphs: Graphs) -> None:
