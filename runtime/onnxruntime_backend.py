@@ -294,7 +294,6 @@ class _Graph:
         found = [output.name for output in session.get_outputs()]
         self._extra = [n for n in found if n not in contract] if observer is not None else []
         self._run_options = onnxruntime.RunOptions()
-        self._run_options.log_severity_level = _FATAL
         self._devices = [_CPU] * (len(self._outputs) + 1 + len(self._extra))
 
     def run(self, feeds: list[_OrtTensor], need_log_probs: bool) -> list[_OrtTensor]:
