@@ -15,7 +15,7 @@ WIDTH, VOCAB = 16, 24
 def attention_graph() -> onnx.ModelProto:
     """x [B,S,16] -> q, k, v MatMuls with weights, two products of activations, an output MatMul.
 
-    The output weight is stored [O,I], behind a Transpose; another Transpose makes the graph's output.
+    The output weight is stored [O,I], behind a Transpose; another Transpose makes the output.
     """
     nodes = [
         *_linear("q", "x"),
