@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measure import TestSet
-from calibration.calibrate import DEFAULT_SENTENCES
+from calibration.calibrate import DEFAULT_SENTENCES, check_method
 from calibration.statistics import DEFAULT_METHOD, DEFAULT_PERCENTILE, Method
 from export.bundling import BundleRecipe, make_bundle
 from export.measuring import report_on
@@ -46,6 +46,7 @@ class BuildSettings:
     def __post_init__(self) -> None:
         if (self.src is None) != (self.ref is None):
             raise OptionError("--src and --ref belong together; give both, or neither")
+        check_method(self.method, self.percentile)
         for name in ("calibration_sentences", "threads"):
             if getattr(self, name) < 1:
                 flag = name.replace("_", "-")
