@@ -4,9 +4,13 @@
 Here one 64-bit draw serves four elements: each takes 16 bits and is kept when they reach p * 2**16,
 so the drop probability is p rounded to a multiple of 2**-16, and the scale is exact for it.
 On other devices this is `torch.nn.functional.dropout`.
+
+Draws come from PyTorch's global generator, or from one of the thread's own after `seed_dropout`.
 """
 
 from __future__ import annotations
+
+import threading
 
 import torch
 import torch.nn.functional as F
@@ -14,6 +18,12 @@ from torch import Tensor, nn
 
 _LEVELS = 1 << 16
 _PER_DRAW = 4
+_thread = threading.local()
+
+
+def seed_dropout(seed: int) -> None:
+    """Makes the masks drawn from now on in this thread follow from `seed` alone."""
+    _thread.generator = torch.Generator().manual_seed(seed)
 
 
 class Dropout(nn.Module):
@@ -31,7 +41,7 @@ class Dropout(nn.Module):
         if x.device.type != "cpu":
             return F.dropout(x, self.p)
         draws = torch.empty(-(-x.numel() // _PER_DRAW), dtype=torch.int64).random_(
-            torch.iinfo(torch.int64).min, None
+            torch.iinfo(torch.int64).min, None, generator=getattr(_thread, "generator", None)
         )
         levels = draws.view(torch.int16)[: x.numel()].view(x.shape)
         keep = levels >= self.dropped_levels - _LEVELS // 2

@@ -23,7 +23,8 @@ def token_loss(
     """Teacher forcing on one batch -> summed over its target tokens: the smoothed loss, and the
     negative log-likelihood in nats. bf16: matrix products in bfloat16 (autocast), the softmax and
     the sums in float32."""
-    with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+    # Each weight is used once, so a cache of cast ones, which threads would share, gains nothing.
+    with torch.autocast("cpu", torch.bfloat16, enabled=bf16, cache_enabled=False):
         cross = model.encode(batch.src_ids, batch.src_mask)
         hidden = model.decoder(batch.tgt_in, cross, batch.src_mask)  # [B,T,D]
     real = (batch.tgt_out != model.config.special_ids.pad_id).flatten().nonzero().squeeze(1)  # [R]

@@ -29,7 +29,8 @@ class TrainingSettings:
     learning_rate: the largest, reached after `warmup` updates; cooldown: the share at the end over
         which it falls to zero (model.schedule).
     label_smoothing: see model.loss. batch_tokens: padded tokens on the longer side of a batch;
-        accumulation: batches an update. clip_norm: largest norm of the gradient; 0 does not clip.
+        accumulation: batches an update, computed side by side on as many cores.
+    clip_norm: largest norm of the gradient; 0 does not clip.
     average: the weights of this many saves, the last ones, are averaged at the end where that
         lowers the validation loss; save_every: updates between saves, from which training resumes.
     validate_every: updates between validations, each with samples.
@@ -151,7 +152,8 @@ def demo_settings() -> TrainingSettings:
         learning_rate=3e-3,
         warmup=200,
         cooldown=0.6,
-        batch_tokens=1024,
+        batch_tokens=512,
+        accumulation=2,
         max_updates=2000,
         max_minutes=4.5,
         save_every=100,

@@ -23,7 +23,7 @@ from model import training_state as states
 from model.batching import Batch, EncodedCorpus, corpus_sha256, encode_corpus, make_batch
 from model.checkpoint import is_checkpoint, load_weights, save_checkpoint
 from model.errors import ConfigError, TrainingError
-from model.loss import token_loss
+from model.gradients import GradientWorkers
 from model.progress import Progress
 from model.samples import Samples
 from model.schedule import learning_rate
@@ -82,7 +82,7 @@ def train(
         corpus = corpus_sha256([*train_pairs, *valid_pairs])
         saved = _open_state(out_dir, settings, corpus, resume=resume, overwrite=overwrite)
         run = _Run(train_pairs, valid_pairs, settings, out_dir, corpus, saved, quiet=quiet)
-        with contextlib.closing(run.progress):
+        with contextlib.closing(run.progress), contextlib.closing(run.workers):
             try:
                 run.train()
             except KeyboardInterrupt:
@@ -160,6 +160,7 @@ class _Run:
         if saved is not None:
             self.position, self.last_save = saved.position, saved.position.updates
             saved.restore(self.model, self.optimizer)
+        self.workers = GradientWorkers(settings.accumulation)
         self.guessing_nll = unigram_entropy(self.train_corpus)
         self.progress = Progress(
             max_updates=settings.max_updates, done=self.position.updates, quiet=quiet
@@ -250,13 +251,13 @@ class _Run:
         """One optimizer step on the mean loss of all target tokens of these batches."""
         settings, position = self.settings, self.position
         tokens = sum(batch.num_tokens for batch in batches)
-        nll = 0.0
-        for batch in batches:
-            loss, plain = token_loss(
-                self.model, batch, smoothing=settings.label_smoothing, bf16=self.bf16
-            )
-            (loss / tokens).backward()  # type: ignore[no-untyped-call]
-            nll += float(plain)
+        nll = self.workers.compute(
+            self.model,
+            batches,
+            [self._dropout_seed(index) for index in range(len(batches))],
+            smoothing=settings.label_smoothing,
+            bf16=self.bf16,
+        )
         norm = torch.nn.utils.clip_grad_norm_(
             self.model.parameters(), settings.clip_norm or math.inf
         )
@@ -268,14 +269,18 @@ class _Run:
             cooldown=settings.cooldown,
         )
         if not (math.isfinite(nll) and math.isfinite(norm)):
-            raise TrainingError(self._explain_nan(nll / tokens, rate))
+            raise TrainingError(self._explain_nan(nll, rate))
         self.optimizer.param_groups[0]["lr"] = rate
         self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
         position.updates += 1
-        position.window_nll += nll
+        position.window_nll += nll * tokens
         position.window_tokens += tokens
-        self.progress.update(position.updates, nll / tokens, tokens, self.share_done)
+        self.progress.update(position.updates, nll, tokens, self.share_done)
+
+    def _dropout_seed(self, index: int) -> int:
+        """Of one batch of the coming update."""
+        key = [self.settings.seed, self.position.updates, index]
+        return int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
     def _after_update(self) -> None:
         updates, done = self.position.updates, self.share_done >= 1

@@ -1,7 +1,7 @@
 """What a killed training needs to go on exactly where it was, in DIR/training.
 
     state.json              settings, position, elapsed time, loss history
-    state.safetensors       weights, Adam's moments, the random generator's state
+    state.safetensors       weights, Adam's moments
     tokenizer.model
     snapshot-N.safetensors  the weights after N updates, for averaging
 
@@ -66,7 +66,7 @@ class SavedState:
     tensors: Mapping[str, Tensor]
 
     def restore(self, model: Transformer, optimizer: torch.optim.Optimizer) -> None:
-        """Puts weights, Adam's moments and the random generator back."""
+        """Puts weights and Adam's moments back."""
         try:
             load_weights(model, _part(self.tensors, "model."))
             state = optimizer.state_dict()
@@ -77,7 +77,6 @@ class SavedState:
                     if f"adam.{index}.{name}" in self.tensors
                 }
             optimizer.load_state_dict(state)
-            torch.set_rng_state(self.tensors["rng"])
         except (KeyError, RuntimeError) as error:
             raise CheckpointError(
                 f"the saved training state does not fit its settings ({error}); start anew with "
@@ -133,7 +132,6 @@ def save_state(
     tensors = {f"model.{name}": tensor for name, tensor in weights.items()}
     for index, values in optimizer.state_dict()["state"].items():
         tensors |= {f"adam.{index}.{name}": value for name, value in values.items()}
-    tensors["rng"] = torch.get_rng_state()
     values = {
         "schema": SCHEMA,
         "settings": settings.to_json(),
