@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import Effort, Subject, TestSet, measure
+from benchmarks.measure import Effort, TestSet, measure
+from benchmarks.subjects import open_subjects
 from model.corpora.files import read_lines
 from runtime.bundle import Bundle
-from runtime.manifest import Precision
 from runtime.options import SearchOptions
-from runtime.translator import Translator
 
 logger = logging.getLogger(__name__)
-
-CPU_PRECISIONS: tuple[Precision, ...] = ("fp32", "int8")
-"""What ONNX Runtime runs on a CPU."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,45 +80,3 @@ def read_test_set(comparison: Comparison) -> TestSet:
         target_language=whole.target_language,
         name=whole.name,
     )
-
-
-@contextmanager
-def open_subjects(bundle: Bundle, checkpoint: Path | None, threads: int) -> Iterator[list[Subject]]:
-    """The eager model first, if there is one, then the bundle's precisions, FP32 before INT8."""
-    report = bundle.read_report() or {}
-    parity = {found["name"]: found.get("parity") for found in report.get("subjects", [])}
-    with ExitStack() as stack:
-        subjects = []
-        if checkpoint is not None:
-            subjects.append(stack.enter_context(_eager_subject(checkpoint, threads)))
-        for precision in CPU_PRECISIONS:
-            if precision not in bundle.precisions():
-                continue
-            name = f"ONNX Runtime {precision.upper()}"
-            translator = Translator.open(bundle, precision=precision, threads=threads)
-            subjects.append(
-                Subject(
-                    name=name,
-                    translator=stack.enter_context(translator),
-                    size_bytes=bundle.precision_size(precision),
-                    source=f"bundle {bundle.bundle_id[:12]}",
-                    parity=parity.get(name),
-                )
-            )
-        yield subjects
-
-
-@contextmanager
-def _eager_subject(path: Path, threads: int) -> Iterator[Subject]:
-    from model.checkpoint import load_checkpoint
-    from model.translation import open_translator
-
-    checkpoint = load_checkpoint(path)
-    files = [file for file in path.iterdir() if file.is_file()]
-    with open_translator(checkpoint, threads=threads) as translator:
-        yield Subject(
-            name="PyTorch eager",
-            translator=translator,
-            size_bytes=sum(file.stat().st_size for file in files),
-            source=f"checkpoint {checkpoint.sha256[:12]}",
-        )

@@ -23,6 +23,9 @@ from runtime.translator import Translation, Translator
 logger = logging.getLogger(__name__)
 
 SCHEMA = 1
+BLEU_BUDGET, EXACT_MATCH_BUDGET = 0.3, 0.5
+"""The BLEU, and the percentage points of exact match, that INT8 may lose."""
+
 _ANY_TOKENS = 10**9  # what is given at once is searched as one batch
 
 
@@ -117,6 +120,7 @@ def measure(
     for index, subject in enumerate(subjects):
         record["subjects"].append(_describe(index, subject, timed, test_set, options))
     record["int8_speedup"] = _int8_speedup(subjects, timed)
+    record["int8_loss"] = _int8_loss(record["subjects"])
     if bundle is not None and int8_is_no_faster(record):
         record["matmul_profile"] = profile_bundle(bundle)
     return record
@@ -216,6 +220,25 @@ def count_tokens(translation: Translation) -> int:
     """Target tokens that the best hypothesis took, EOS counted where it came to one."""
     best = translation.hypotheses[0]
     return len(best.token_ids) + int(best.finished)
+
+
+def _int8_loss(described: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """How much quality INT8 gives up against the first subject, and whether it may."""
+    for found in described[1:]:
+        if found["precision"] == "int8":
+            before, after = described[0]["quality"], found["quality"]
+            bleu = before["bleu"] - after["bleu"]
+            points = 100 * (before["exact_match"] - after["exact_match"])
+            return {
+                "int8": found["name"],
+                "against": described[0]["name"],
+                "bleu": bleu,
+                "exact_match_points": points,
+                "bleu_budget": BLEU_BUDGET,
+                "exact_match_budget": EXACT_MATCH_BUDGET,
+                "within_budget": bleu <= BLEU_BUDGET and points <= EXACT_MATCH_BUDGET,
+            }
+    return None
 
 
 def _int8_speedup(subjects: Sequence[Subject], timed: _Timed) -> dict[str, Any] | None:

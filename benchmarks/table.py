@@ -28,6 +28,7 @@ def render(record: Mapping[str, Any]) -> str:
     text = [*align(header, rows), ""]
     for line in (*_signatures(record, beam), *_parity_notes(record)):
         text += textwrap.wrap(line, _WIDTH, subsequent_indent="    ", break_on_hyphens=False)
+    text += _loss_notes(record)
     note = int8_note(record)
     if note:
         text += ["", note]
@@ -185,6 +186,18 @@ def _parity_notes(record: Mapping[str, Any]) -> list[str]:
         f"parity of {subject['name']}: {subject['parity']['summary']}"
         for subject in record["subjects"]
         if subject["parity"] and subject["parity"].get("summary")
+    ]
+
+
+def _loss_notes(record: Mapping[str, Any]) -> list[str]:
+    loss = record.get("int8_loss")
+    if not loss:
+        return []
+    verdict = "within" if loss["within_budget"] else "OVER"
+    return [
+        f"{loss['int8']} against {loss['against']}: BLEU {-loss['bleu']:+.2f}, exact match "
+        f"{-loss['exact_match_points']:+.1f} points: {verdict} the budget "
+        f"(-{loss['bleu_budget']:g}, -{loss['exact_match_budget']:g})"
     ]
 
 

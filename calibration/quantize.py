@@ -10,6 +10,7 @@ onnxruntime.quantization: docs/decisions/0005-calibration.md says why.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -28,6 +29,11 @@ from calibration.statistics import INT8_MAX
 
 ZERO_POINT = "int8_zero_point"  # one scalar for all activations
 LOGITS_REASON = "it makes the logits"
+LARGE_LOGITS = 1 << 22
+"""Weights from which on the MatMul that makes the logits is quantized, where nobody says whether.
+
+They are read at every step, and beyond the cache they take the better part of it: at 512 x 32,000
+7.7 of 13.2 ms in FP32 (docs/decisions/0005-calibration.md)."""
 CHOSEN_REASON = "kept float by choice"
 
 FloatArray = npt.NDArray[np.float32]
@@ -60,12 +66,13 @@ def quantize_graph(
     out_path: Path,
     ranges: Ranges,
     *,
-    quantize_logits: bool = False,
+    quantize_logits: bool | None = None,
     keep_float: Collection[str] = (),
 ) -> QuantizeReport:
     """Writes the INT8 graph of fp32_path to out_path; the same bytes for the same input.
 
-    keep_float: names of MatMuls that stay float. The role of the graph is read off it. Raises
+    quantize_logits: None does it from LARGE_LOGITS weights on. keep_float: names of MatMuls that
+    stay float. The role of the graph is read off it. Raises
     CalibrationError when the ranges belong to another graph or lack a tensor, when keep_float names
     a MatMul that is not there, or when nothing is left to quantize.
     """
@@ -76,7 +83,11 @@ def quantize_graph(
             f"the ranges were not measured on {fp32_path} but on another {role} graph; calibrate "
             "again on this one"
         )
-    chosen, kept = _choose(find_weight_matmuls(model), quantize_logits, keep_float)
+    matmuls = find_weight_matmuls(model)
+    if quantize_logits is None:
+        sizes = {tensor.name: math.prod(tensor.dims) for tensor in model.graph.initializer}
+        quantize_logits = any(m.is_logits and sizes[m.weight] >= LARGE_LOGITS for m in matmuls)
+    chosen, kept = _choose(matmuls, quantize_logits, keep_float)
     edit = _Edit(model)
     for matmul in chosen:
         edit.quantize(matmul, ranges.bound(role, matmul.activation))

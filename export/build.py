@@ -37,6 +37,7 @@ class BuildSettings:
     calibration_sentences: int = DEFAULT_SENTENCES
     method: Method = DEFAULT_METHOD
     percentile: float = DEFAULT_PERCENTILE
+    int8_logits: bool | None = None
     src: Path | None = None
     ref: Path | None = None
     threads: int = 1
@@ -76,6 +77,7 @@ def build(settings: BuildSettings) -> dict[str, Any]:
             method=settings.method,
             percentile=settings.percentile,
             sentences=settings.calibration_sentences,
+            int8_logits=settings.int8_logits,
         )
         if settings.force or not _is_current(path, recipe.source(sources.checkpoint.sha256)):
             make_bundle(sources.checkpoint, recipe, path)
@@ -118,13 +120,7 @@ def _report(bundle: Bundle, sources: Sources, settings: BuildSettings) -> dict[s
             "report: measured on %s, shown again (--remeasure does it anew)", report["date"]
         )
         return report
-    report = report_on(
-        bundle,
-        sources.checkpoint,
-        sources.checkpoint_path,
-        sources.test_set,
-        threads=settings.threads,
-    )
+    report = report_on(bundle, sources.checkpoint_path, sources.test_set, threads=settings.threads)
     report["measured_with"] = wanted
     bundle.write_report(report)
     return report

@@ -12,7 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from calibration.calibrate import calibrate
+from calibration.calibrate import DEFAULT_SENTENCES, calibrate
 from calibration.fused import count_fused_int8
 from calibration.quantize import QuantizeReport, quantize_graph
 from calibration.ranges import Ranges
@@ -42,14 +42,15 @@ class BundleRecipe:
 
     calibration_lines: source sentences, for INT8 only. method: how ranges are taken from what they
     make the graphs compute (docs/decisions/0005-calibration.md). sentences: at most so many of the
-    lines, evenly spread.
+    lines, evenly spread. int8_logits: None quantizes the logits of large vocabularies only.
     """
 
     int8: bool = False
     calibration_lines: tuple[str, ...] = ()
     method: Method
     percentile: float
-    sentences: int = 500
+    sentences: int = DEFAULT_SENTENCES
+    int8_logits: bool | None = None
 
     def chosen_lines(self) -> list[str]:
         """The lines to calibrate on: those that are not empty, evenly spread."""
@@ -73,6 +74,7 @@ class BundleRecipe:
                 "method": self.method,
                 "percentile": self.percentile if self.method == "percentile" else None,
             }
+            source["int8_logits"] = self.int8_logits
         return source
 
 
@@ -118,7 +120,9 @@ def _quantize(
     reports: dict[Role, QuantizeReport | None] = {}
     for role in ROLES:
         target = _path(directory, role, "int8")
-        report = quantize_graph(_path(directory, role, "fp32"), target, ranges)
+        report = quantize_graph(
+            _path(directory, role, "fp32"), target, ranges, quantize_logits=recipe.int8_logits
+        )
         expected, fused = len(report.int8_matmuls), count_fused_int8(target)
         if fused != expected:
             raise ExportError(

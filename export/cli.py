@@ -28,6 +28,7 @@ _PATH: Any = click.Path(path_type=Path)
 @click.option("--calibration-sentences", type=int, default=DEFAULT_SENTENCES, show_default=True, help="At most so many of them.")  # noqa: E501  # fmt: skip
 @click.option("--method", type=click.Choice(METHODS), default=DEFAULT_METHOD, show_default=True, help="How ranges are chosen.")  # noqa: E501  # fmt: skip
 @click.option("--percentile", type=float, default=DEFAULT_PERCENTILE, show_default=True, help="Of that method.")  # noqa: E501  # fmt: skip
+@click.option("--int8-logits/--float-logits", default=None, help="Quantize the logits as well; only those of large vocabularies if not given.")  # noqa: E501  # fmt: skip
 @click.option("--src", type=_PATH, help="Lines to check parity and measure with; needs --ref.")
 @click.option("--ref", type=_PATH, help="Their reference translations.")
 @click.option("--threads", type=int, default=1, show_default=True, help="CPU threads that everything is measured with.")  # noqa: E501  # fmt: skip

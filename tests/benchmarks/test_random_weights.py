@@ -16,8 +16,11 @@ def test_random_weights_take_the_steps_that_were_asked_for() -> None:
     record = json.loads(json.dumps(compare_random(run)))
     names = [subject["name"] for subject in record["subjects"]]
     assert names == [
-        "PyTorch eager", "ONNX Runtime FP32", "ONNX Runtime INT8", "ONNX Runtime INT8, logits too",
-    ]  # fmt: skip
+        "PyTorch eager",
+        "ONNX Runtime FP32",
+        "ONNX Runtime INT8",
+        "ONNX Runtime INT8, logits float",
+    ]
     assert {subject["steps"] for subject in record["subjects"]} == {4}
     sizes = [subject["size_bytes"] for subject in record["subjects"]]
     assert sizes[2] < sizes[1]

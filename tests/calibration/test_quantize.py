@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -11,10 +12,11 @@ import pytest
 from onnx import numpy_helper
 from support.hand_made_graphs import WIDTH, attention_graph, logits_graph, save
 
+from calibration import quantize
 from calibration.errors import CalibrationError
 from calibration.fused import count_fused_int8
 from calibration.graph_file import graph_sha256
-from calibration.matmuls import role_of
+from calibration.matmuls import find_weight_matmuls, role_of
 from calibration.quantize import quantize_graph, quantize_weight
 from calibration.ranges import Ranges
 
@@ -138,6 +140,20 @@ def test_logits_stay_float_unless_asked(tmp_path: Path):
     assert plain.float_matmuls == {"logits": "it makes the logits"}
     asked = quantize_graph(path, tmp_path / "asked.onnx", ranges, quantize_logits=True)
     assert asked.int8_matmuls == ("hidden", "logits")
+
+
+def test_logits_of_a_large_vocabulary_are_quantized(tmp_path: Path, monkeypatch):
+    path = save(logits_graph(), tmp_path / "fp32.onnx")
+    ranges = ranges_of(path, x=4.0, hidden=9.0)
+    name = find_weight_matmuls(onnx.load(path))[-1].weight
+    weights = next(t for t in onnx.load(path).graph.initializer if t.name == name)
+    monkeypatch.setattr(quantize, "LARGE_LOGITS", math.prod(weights.dims))
+    large = quantize_graph(path, tmp_path / "large.onnx", ranges)
+    assert large.int8_matmuls == ("hidden", "logits")
+    refused = quantize_graph(path, tmp_path / "refused.onnx", ranges, quantize_logits=False)
+    assert refused.int8_matmuls == ("hidden",)
+    monkeypatch.setattr(quantize, "LARGE_LOGITS", math.prod(weights.dims) + 1)
+    assert quantize_graph(path, tmp_path / "small.onnx", ranges).int8_matmuls == ("hidden",)
 
 
 def test_a_table_that_is_also_looked_up_stays_beside_its_int8_copy(tmp_path: Path):
