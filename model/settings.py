@@ -53,8 +53,8 @@ class TrainingSettings:
     warmup: int = 1000
     cooldown: float = 0.33
     label_smoothing: float = 0.1
-    batch_tokens: int = 4096
-    accumulation: int = 1
+    batch_tokens: int = 2048
+    accumulation: int = 2
     clip_norm: float = 1.0
     average: int = 5
     save_every: int = 200
