@@ -154,7 +154,7 @@ def demo_settings() -> TrainingSettings:
         cooldown=0.6,
         batch_tokens=512,
         accumulation=2,
-        max_updates=2000,
+        max_updates=2400,
         max_minutes=4.5,
         save_every=100,
         average=3,
