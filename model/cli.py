@@ -41,7 +41,7 @@ _SETTINGS: dict[str, tuple[Any, str]] = {
     "max_target": (int, "Most tokens of a target line."),
     "max_updates": (int, "Optimizer steps."),
     "max_minutes": (float, "Most minutes, across resumes; whichever ends first."),
-    "learning_rate": (float, "The largest, reached after the warm-up."),
+    "learning_rate": (float, "The largest, after the warm-up; suits preset and norm if not given."),
     "warmup": (int, "Updates until then."),
     "cooldown": (float, "Share at the end over which the rate falls to zero."),
     "label_smoothing": (float, "0 to below 1."),

@@ -26,8 +26,8 @@ class TrainingSettings:
     norm, positions, ffn_dropout, attention_dropout, max_source, max_target: see ModelConfig.
     max_updates: optimizer steps. max_minutes: wall-clock minutes of training, validation included,
         counted across resumes; the learning rate comes down in time for whichever ends first.
-    learning_rate: the largest, reached after `warmup` updates; cooldown: the share at the end over
-        which it falls to zero (model.schedule).
+    learning_rate: the largest, reached after `warmup` updates; None takes `peak_learning_rate`.
+    cooldown: the share at the end over which it falls to zero (model.schedule).
     label_smoothing: see model.loss. batch_tokens: padded tokens on the longer side of a batch;
         accumulation: batches an update, computed side by side on as many cores.
     clip_norm: largest norm of the gradient; 0 does not clip.
@@ -40,7 +40,7 @@ class TrainingSettings:
 
     preset: str = "tiny"
     vocab_size: int | None = None
-    norm: Norm = "post"
+    norm: Norm = "pre"
     positions: Positions = "sinusoidal"
     dropout: float | None = None
     ffn_dropout: float = 0.0
@@ -49,7 +49,7 @@ class TrainingSettings:
     max_target: int = 256
     max_updates: int = 20_000
     max_minutes: float | None = None
-    learning_rate: float = 2e-3
+    learning_rate: float | None = None
     warmup: int = 1000
     cooldown: float = 0.33
     label_smoothing: float = 0.1
@@ -100,6 +100,15 @@ class TrainingSettings:
     def pieces(self) -> int:
         """The size of the vocabulary that is trained."""
         return PRESETS[self.preset].vocab_size if self.vocab_size is None else self.vocab_size
+
+    @property
+    def peak_learning_rate(self) -> float:
+        """learning_rate, or what suits the width: for post-norm about what the rule of Vaswani et
+        al. 2017, section 5.3, comes to (7e-4 for base), twice as much for pre-norm."""
+        if self.learning_rate is not None:
+            return self.learning_rate
+        factor = 3e-3 if self.norm == "pre" else 1.5e-3
+        return factor * math.sqrt(128 / PRESETS[self.preset].d_model)
 
     def model_config(self, vocab_size: int) -> ModelConfig:
         """The model that these settings train, for a tokenizer of vocab_size pieces."""

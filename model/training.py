@@ -264,7 +264,7 @@ class _Run:
         rate = learning_rate(
             position.updates + 1,
             self.share_done,
-            peak=settings.learning_rate,
+            peak=settings.peak_learning_rate,
             warmup=settings.warmup,
             cooldown=settings.cooldown,
         )
@@ -329,13 +329,15 @@ class _Run:
         mean = position.window_nll / position.window_tokens
         before = position.last_window
         if before is not None and mean > max(STALL_SHARE * self.guessing_nll, STALL_GAIN * before):
+            norm = self.settings.norm
+            hint = "a longer --warmup or --norm pre" if norm == "post" else "or a longer --warmup"
             raise TrainingError(
                 f"the loss stands still: {mean:.2f} nats a token over the last {STALL_UPDATES} "
                 f"updates, {before:.2f} over those before, and guessing by frequency alone costs "
                 f"{self.guessing_nll:.2f}. Probably the learning rate "
-                f"({self.settings.learning_rate:g}) is too high for {self.settings.norm}-norm: try "
-                "a third of it, a longer --warmup or --norm pre. Or source and target lines do not "
-                "belong together: look at the corpus"
+                f"({self.settings.peak_learning_rate:g}) is too high for {norm}-norm: try a third "
+                f"of it, {hint}. Or source and target lines do not belong together: look at the "
+                "corpus"
             )
         position.last_window = mean
         position.window_nll, position.window_tokens = 0.0, 0

@@ -57,6 +57,20 @@ def test_none_takes_the_presets_value() -> None:
     assert TrainingSettings().pieces == PRESETS["tiny"].vocab_size
 
 
+@pytest.mark.parametrize(
+    ("changes", "rate"),
+    [
+        ({}, 3e-3),
+        ({"norm": "post"}, 1.5e-3),
+        ({"preset": "base", "norm": "post"}, 7.5e-4),
+        ({"preset": "base"}, 1.5e-3),
+        ({"preset": "base", "learning_rate": 1e-4}, 1e-4),
+    ],
+)
+def test_the_learning_rate_suits_the_width(changes, rate: float) -> None:
+    assert TrainingSettings(**changes).peak_learning_rate == pytest.approx(rate)
+
+
 def test_only_limits_may_differ_on_resume() -> None:
     settings = TrainingSettings()
     other = dataclasses.replace(settings, max_updates=1, max_minutes=2.0, validate_every=3)
