@@ -17,6 +17,7 @@ from export.measuring import report_on
 from export.sources import GivenFiles, Sources, from_checkpoint, from_embedded_corpus
 from model.corpora.phrases import Target
 from runtime.bundle import Bundle
+from runtime.cores import check_threads
 from runtime.directory import lock_directory
 from runtime.errors import BundleError, OptionError
 
@@ -48,12 +49,12 @@ class BuildSettings:
         if (self.src is None) != (self.ref is None):
             raise OptionError("--src and --ref belong together; give both, or neither")
         check_method(self.method, self.percentile)
-        for name in ("calibration_sentences", "threads"):
-            if getattr(self, name) < 1:
-                flag = name.replace("_", "-")
-                raise OptionError(
-                    f"--{flag} is {getattr(self, name)}; expected a whole number of at least 1"
-                )
+        check_threads(self.threads)
+        if self.calibration_sentences < 1:
+            raise OptionError(
+                f"--calibration-sentences is {self.calibration_sentences}; expected a whole number "
+                "of at least 1"
+            )
         if self.max_minutes is not None and not self.max_minutes > 0:
             raise OptionError(f"--max-minutes is {self.max_minutes}; expected a number above 0")
 

@@ -32,7 +32,7 @@ class Dropout(nn.Module):
     def __init__(self, p: float) -> None:
         super().__init__()
         self.p = p
-        self.dropped_levels = round(p * _LEVELS)
+        self.dropped_levels = min(round(p * _LEVELS), _LEVELS - 1)
 
     def forward(self, x: Tensor) -> Tensor:
         """x: any shape, floating point; the result has the same shape and dtype."""

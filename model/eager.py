@@ -27,6 +27,7 @@ from runtime.backend import (
     FloatArray,
     IntArray,
 )
+from runtime.cores import check_threads
 from runtime.errors import BackendError
 from runtime.manifest import SpecialTokenIds
 
@@ -52,6 +53,7 @@ class EagerBackend:
     """
 
     def __init__(self, model: Transformer, threads: int | None = None) -> None:
+        check_threads(threads)
         if threads is not None:
             torch.set_num_threads(threads)
         self._model = model.eval()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from model.checkpoint import Checkpoint, load_checkpoint
 from model.eager import EagerBackend, special_token_ids
-from runtime.errors import OptionError
+from runtime.cores import check_threads
 from runtime.tokenizer import Tokenizer
 from runtime.translator import Translator
 
@@ -19,8 +19,7 @@ def open_translator(
     threads: PyTorch's, for the whole process; None leaves them alone. Raises CheckpointError,
     OptionError.
     """
-    if threads is not None and threads < 1:
-        raise OptionError(f"threads is {threads}; expected a whole number of at least 1")
+    check_threads(threads)
     if not isinstance(checkpoint, Checkpoint):
         checkpoint = load_checkpoint(checkpoint)
     return Translator(

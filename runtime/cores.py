@@ -5,6 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from runtime.errors import OptionError
+
+MAX_THREADS = 1024
+
 _CPU_DIRECTORY = Path("/sys/devices/system/cpu")
 
 
@@ -30,3 +34,11 @@ def physical_cores(directory: Path = _CPU_DIRECTORY) -> int:
         except OSError:
             siblings.add(str(cpu))
     return max(1, len(siblings))
+
+
+def check_threads(threads: int | None) -> None:
+    """Raises OptionError unless it is None or a number of threads that a machine can start."""
+    if threads is not None and not 1 <= threads <= MAX_THREADS:
+        raise OptionError(
+            f"threads is {threads}; expected a whole number of at least 1 and at most {MAX_THREADS}"
+        )

@@ -96,8 +96,7 @@ class OnnxRuntimeBackend:
     ) -> None:
         if provider not in _PROVIDERS:
             raise OptionError(f"provider is {provider!r}; expected {', '.join(_PROVIDERS)}")
-        if threads is not None and threads < 1:
-            raise OptionError(f"threads is {threads}; expected a whole number of at least 1")
+        cores.check_threads(threads)
         self._model, self._pad_id = model, special_ids.pad
         self._precision, self._provider = precision, provider
         self._threads = threads if threads is not None else cores.physical_cores()

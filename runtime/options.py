@@ -13,6 +13,11 @@ from runtime.errors import OptionError
 
 LengthPenalty = Literal["power", "gnmt"]
 
+MAX_BEAMS = 1_000_000
+MAX_LENGTH_PENALTY = 10.0
+MAX_PATIENCE = 1e6
+"""Far beyond use; what is above runs out of memory or of the range of floats."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class SearchOptions:
@@ -51,7 +56,7 @@ class SearchOptions:
 
     def __post_init__(self) -> None:
         for name in ("beam_size", "num_hypotheses"):
-            self._require_int(name, 1)
+            self._require_int(name, 1, MAX_BEAMS)
         for name in ("min_length", "top_k", "seed"):
             self._require_int(name, 0)
         if self.max_length is not None:
@@ -66,7 +71,17 @@ class SearchOptions:
                 f"length_penalty_kind is {self.length_penalty_kind!r}; expected 'power' or 'gnmt'"
             )
         self._require_number("length_penalty", low=None)
+        if abs(self.length_penalty) > MAX_LENGTH_PENALTY:
+            raise OptionError(
+                f"length_penalty is {self.length_penalty!r}; expected a number from "
+                f"{-MAX_LENGTH_PENALTY:g} to {MAX_LENGTH_PENALTY:g}"
+            )
         self._require_number("patience", low=0.0)
+        if self.patience > MAX_PATIENCE:
+            raise OptionError(
+                f"patience is {self.patience!r}; expected a number above 0 and at most "
+                f"{MAX_PATIENCE:g}"
+            )
         self._require_number("temperature", low=0.0)
         self._require_number("top_p", low=0.0)
         if self.top_p > 1.0:
@@ -85,10 +100,14 @@ class SearchOptions:
                 "raise patience"
             )
 
-    def _require_int(self, name: str, low: int) -> None:
+    def _require_int(self, name: str, low: int, high: int | None = None) -> None:
         value = getattr(self, name)
-        if not isinstance(value, int) or isinstance(value, bool) or value < low:
-            raise OptionError(f"{name} is {value!r}; expected a whole number of at least {low}")
+        ok = isinstance(value, int) and not isinstance(value, bool) and value >= low
+        if not ok or (high is not None and value > high):
+            bound = "" if high is None else f" and at most {high:,}"
+            raise OptionError(
+                f"{name} is {value!r}; expected a whole number of at least {low}{bound}"
+            )
 
     def _require_number(self, name: str, *, low: float | None) -> None:
         value = getattr(self, name)

@@ -9,6 +9,7 @@ from operator import attrgetter
 
 from runtime.backend import Backend
 from runtime.bundle import Bundle
+from runtime.cores import check_threads
 from runtime.errors import LeanseqError, MissingExtraError, OptionError
 from runtime.manifest import Precision
 
@@ -47,8 +48,7 @@ def open_backend(
     the bundle holds. Raises OptionError for a name or precision that there is not,
     MissingExtraError when its package is not installed, BackendError when it can't run.
     """
-    if threads is not None and threads < 1:
-        raise OptionError(f"threads is {threads}; expected a whole number of at least 1")
+    check_threads(threads)
     if backend not in BACKEND_NAMES:
         hint = "; checkpoints run with `python -m model translate`" if backend == "eager" else ""
         raise OptionError(

@@ -33,8 +33,9 @@ def draw(log_probs: npt.NDArray[np.float32], options: SearchOptions, number: flo
     First the temperature, then the top_k likeliest, then the smallest set of those whose share of
     what is left reaches top_p. float64 throughout; equal tokens in order of their id.
     """
-    scaled = log_probs.astype(np.float64) / options.temperature
-    weights = np.exp(scaled - scaled.max())  # [V]
+    with np.errstate(over="ignore"):  # at a temperature near 0 all but the likeliest get -inf
+        scaled = (log_probs.astype(np.float64) - log_probs.max()) / options.temperature
+    weights = np.exp(scaled)  # [V]
     if options.top_k == 0 and options.top_p == 1.0:
         return _pick(np.arange(weights.size), weights, number)
     count = min(options.top_k or weights.size, weights.size)

@@ -240,7 +240,7 @@ def test_a_checkpoint_without_sentences(tmp_path: Path) -> None:
     ("arguments", "text", "code"),
     [
         (["--src", "x"], "--src and --ref belong together", 2),
-        (["--threads", "0"], "--threads is 0; expected a whole number of at least 1", 2),
+        (["--threads", "0"], "threads is 0; expected a whole number of at least 1", 2),
         (["--calibration-sentences", "0"], "--calibration-sentences is 0", 2),
         (["--max-minutes", "-1"], "--max-minutes is -1.0; expected a number above 0", 2),
         (["--method", "magic"], "Invalid value for '--method'", 2),

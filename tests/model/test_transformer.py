@@ -127,6 +127,7 @@ def test_dropout_does_nothing_out_of_training_or_at_zero() -> None:
     x = torch.randn(5)
     assert Dropout(0.5).eval()(x) is x
     assert Dropout(0.0)(x) is x
+    assert torch.isfinite(Dropout(0.999999).train()(x)).all()
     assert repr(Dropout(0.5)) == "Dropout(p=0.5)"
 
 

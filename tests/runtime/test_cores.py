@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from runtime import cores
+from runtime.errors import OptionError
 
 
 def write_topology(directory: Path, siblings: dict[int, str]) -> Path:
@@ -33,3 +34,11 @@ def test_without_topology_every_cpu_counts(tmp_path: Path, monkeypatch: pytest.M
 def test_here_there_is_at_least_one() -> None:
     assert cores.physical_cores() >= 1
     assert len(cores.usable_cpus()) >= cores.physical_cores()
+
+
+@pytest.mark.parametrize("threads", [0, -1, cores.MAX_THREADS + 1])
+def test_threads_that_no_machine_can_start(threads: int) -> None:
+    with pytest.raises(OptionError, match=f"threads is {threads}; expected .* at most 1024"):
+        cores.check_threads(threads)
+    for usable in (None, 1, cores.MAX_THREADS):
+        cores.check_threads(usable)

@@ -66,6 +66,16 @@ def test_draw_at_the_ends(number: float) -> None:
         assert draw(LOG_PROBS, SearchOptions(sampling=True, **settings), number) != 2
 
 
+@pytest.mark.parametrize("temperature", [5e-324, 1e-300, 1e-20])
+@pytest.mark.parametrize("settings", [{}, {"top_k": 3}, {"top_p": 1e-300}])
+def test_a_temperature_near_zero_takes_the_likeliest(
+    temperature: float, settings: dict[str, float]
+) -> None:
+    options = SearchOptions(sampling=True, temperature=temperature, **settings)  # type: ignore[arg-type]
+    drawn = {draw(LOG_PROBS, options, number) for number in (0.0, 0.5, 0.999)}
+    assert drawn == {int(LOG_PROBS.argmax())}
+
+
 def test_draw_takes_the_lower_of_equal_tokens() -> None:
     row = np.zeros(8, dtype=np.float32)
     drawn = {draw(row, SearchOptions(sampling=True, top_k=3), i / 100) for i in range(100)}
