@@ -16,7 +16,7 @@ from export.bundling import BundleRecipe, make_bundle
 from export.measuring import report_on
 from export.sources import GivenFiles, Sources, from_checkpoint, from_embedded_corpus
 from model.corpora.phrases import Target
-from runtime.bundle import Bundle
+from runtime.bundle import Bundle, check_replaceable
 from runtime.cores import check_threads
 from runtime.directory import lock_directory
 from runtime.errors import BundleError, OptionError
@@ -71,6 +71,7 @@ def build(settings: BuildSettings) -> dict[str, Any]:
     """
     path = settings.bundle_path
     with lock_directory(path):
+        check_replaceable(path)  # before minutes of training
         sources = _sources(settings)
         recipe = BundleRecipe(
             int8=settings.int8,

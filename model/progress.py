@@ -30,7 +30,7 @@ class Progress:
             file=sys.stderr,
             dynamic_ncols=True,
             leave=False,
-            disable=quiet or not sys.stderr.isatty(),
+            disable=quiet or sys.stderr is None or not sys.stderr.isatty(),
             bar_format="{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt}{postfix}",
         )
 

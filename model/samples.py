@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from model.errors import CheckpointError
+from runtime.normalizer import replace_surrogates
 
 CALIBRATION_LINES = 1000
 VALID_PAIRS = 1000
@@ -28,8 +29,13 @@ class Samples:
     def take(cls, train: Sequence[tuple[str, str]], valid: Sequence[tuple[str, str]]) -> Samples:
         """At most 1,000 of each, spread evenly over the text: the same for the same text."""
         return cls(
-            calibration=tuple(source for source, _ in _spread(train, CALIBRATION_LINES)),
-            valid=tuple((source, target) for source, target in _spread(valid, VALID_PAIRS)),
+            calibration=tuple(
+                replace_surrogates(source) for source, _ in _spread(train, CALIBRATION_LINES)
+            ),
+            valid=tuple(
+                (replace_surrogates(source), replace_surrogates(target))
+                for source, target in _spread(valid, VALID_PAIRS)
+            ),
         )
 
     def to_json(self) -> dict[str, Any]:

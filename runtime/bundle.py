@@ -22,6 +22,14 @@ from runtime.manifest import FileSpec, GraphSpec, Manifest, Precision, Role, can
 MANIFEST_NAME = "manifest.json"
 REPORT_NAME = "report.json"
 TOKENIZER_NAME = "tokenizer.model"
+_BUNDLE_FILES = (
+    MANIFEST_NAME,
+    REPORT_NAME,
+    f".{REPORT_NAME}.tmp-*",
+    "*.model",
+    "*.onnx",
+    "*.onnx.data",
+)
 
 
 def graph_file_name(role: Role, precision: Precision, variant: str = "portable") -> str:
@@ -161,9 +169,24 @@ class Bundle:
         write_text_atomically(self.path / REPORT_NAME, text + "\n")
 
 
+def check_replaceable(path: Path) -> None:
+    """Raises BundleError if `path` is a directory that holds more than a bundle does, whole or not:
+    replacing it would remove somebody's files."""
+    for file in sorted(path.iterdir()) if path.is_dir() else ():
+        if file.is_dir() or not any(file.match(pattern) for pattern in _BUNDLE_FILES):
+            raise BundleError(
+                f"{path} holds {file.name}, which is no part of a bundle and would be lost; write "
+                "the bundle to a new or empty directory, or over another bundle"
+            )
+
+
 @contextmanager
 def write_bundle(path: Path, *, locked: bool = False) -> Iterator[Path]:
-    """Gives a temporary directory to fill; at the end it must hold what `finish_manifest` made."""
+    """Gives a temporary directory to fill; at the end it must hold what `finish_manifest` made.
+
+    Raises BundleError as check_replaceable does.
+    """
+    check_replaceable(path)
     with replace_directory(path, locked=locked) as temporary:
         yield temporary
         if not (temporary / MANIFEST_NAME).is_file():

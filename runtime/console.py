@@ -211,14 +211,15 @@ def _report(error: BaseException, verbose: bool) -> int:
     match error:
         case LeanseqError():
             text = f"error: {error}"
-        case MemoryError():
-            text = "error: out of memory; use smaller batches, or a machine with more"
+        case _ if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
+            text = "error: out of memory; use smaller sizes or batches, or a machine with more"
         case OSError():
             text = f"error: {error}"
         case _:
             hint = "" if verbose else "; run again with -v for the traceback"
             text = f"internal error: {type(error).__name__}: {error}{hint}"
-    print(text, file=sys.stderr)
+    if sys.stderr is not None:  # print would take stdout instead
+        print(text, file=sys.stderr)
     return error.exit_code if isinstance(error, LeanseqError) else 1
 
 

@@ -7,6 +7,7 @@ every reader calls, puts the old one back when the kill fell between the two ren
 
 from __future__ import annotations
 
+import glob
 import os
 import shutil
 import tempfile
@@ -47,6 +48,8 @@ def lock_directory(path: Path, timeout_s: float = 0.0) -> Iterator[None]:
     DirectoryTargetError when the parent can't be written.
     """
     path = Path(os.path.abspath(path))  # noqa: PTH100 - resolve() would follow a link at the end
+    if not path.name:
+        raise DirectoryTargetError(f"{path} can't be replaced; name a directory inside it")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         lock = FileLock(lock_path(path), timeout=timeout_s)
@@ -85,14 +88,14 @@ def replace_directory(path: Path, *, locked: bool = False) -> Iterator[Path]:
         yield temporary
         temporary.chmod(0o777 & ~_umask())
         _sync(temporary)
-        if path.exists():
+        if os.path.lexists(path):
             path.rename(aside_path(path))
         temporary.rename(path)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         _recover_locked(path)
         raise
-    shutil.rmtree(aside_path(path), ignore_errors=True)
+    _remove(aside_path(path))
 
 
 def recover(path: Path) -> None:
@@ -124,8 +127,17 @@ def _recover_locked(path: Path) -> None:
 
 def _remove_leftovers(path: Path) -> None:
     """What killed writers left: nobody else writes here, since the lock is held."""
-    for leftover in (aside_path(path), *path.parent.glob(f".{path.name}.tmp-*")):
-        shutil.rmtree(leftover, ignore_errors=True)
+    pattern = f".{glob.escape(path.name)}.tmp-*"
+    for leftover in (aside_path(path), *path.parent.glob(pattern)):
+        _remove(leftover)
+
+
+def _remove(path: Path) -> None:
+    """A directory, or a link to one, which stays where it is."""
+    if path.is_symlink():
+        path.unlink(missing_ok=True)
+    else:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _sync(directory: Path) -> None:

@@ -7,12 +7,13 @@ What was measured stands beside it in `report.json`.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from runtime.errors import BundleError
 
@@ -146,6 +147,8 @@ class Manifest:
                 source=dict(values.get("source", {})),
                 raw=values,
             )
+            if 0 in vars(manifest.model).values():
+                raise ValueError(f"a size is 0 in {manifest.model}")
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise BundleError(
                 f"manifest.json: a field is missing or malformed ({error!r}); the bundle is "
@@ -185,10 +188,31 @@ def _check_schema(schema: Any) -> None:
 
 
 def _spec(kind: type[_T], values: Mapping[str, Any]) -> _T:
-    """Takes the fields that this version knows; lists become tuples."""
-    known = {f.name for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
-    taken = {name: value for name, value in values.items() if name in known}
-    return kind(**{n: tuple(v) if isinstance(v, list) else v for n, v in taken.items()})
+    """Takes the fields that this version knows; lists become tuples. TypeError for other types."""
+    hints = _hints(kind)  # type: ignore[arg-type]
+    taken = {n: tuple(v) if isinstance(v, list) else v for n, v in values.items() if n in hints}
+    for name, value in taken.items():
+        if not _fits(value, hints[name]):
+            raise TypeError(f"{name} is {value!r}")
+    return kind(**taken)
+
+
+@functools.cache
+def _hints(kind: type[Any]) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether a value is of a field's type. No number is negative; a Literal may be any text, since
+    later versions know more of them."""
+    choices = get_args(hint)
+    if get_origin(hint) is Literal:
+        return isinstance(value, str)
+    if get_origin(hint) is tuple:
+        return isinstance(value, tuple) and all(_fits(item, choices[0]) for item in value)
+    if choices:
+        return any(_fits(value, choice) for choice in choices)
+    return type(value) is hint and (hint is not int or value >= 0)
 
 
 def _graph(values: Mapping[str, Any]) -> GraphSpec:

@@ -40,7 +40,7 @@ def normalize_source(text: str) -> str:
     stand at the ends. Of a run of combining marks the first MAX_COMBINING_RUN are kept.
     Idempotent.
     """
-    text = _SURROGATE.sub("\ufffd", text)
+    text = replace_surrogates(text)
     text = _DROPPED.sub("", text)
     # After dropping, so that two spaces around a dropped character count as one run.
     text = _SPACES.sub(" ", text).strip(" ")
@@ -51,7 +51,12 @@ def normalize_source(text: str) -> str:
 
 def normalize_target(text: str) -> str:
     """Targets keep their spaces and marks: only NFC, and U+FFFD for lone surrogates."""
-    return unicodedata.normalize("NFC", _SURROGATE.sub("\ufffd", text))
+    return unicodedata.normalize("NFC", replace_surrogates(text))
+
+
+def replace_surrogates(text: str) -> str:
+    """Each lone surrogate, which no encoding can write, becomes U+FFFD."""
+    return _SURROGATE.sub("\ufffd", text)
 
 
 def _cap_combining_runs(text: str) -> str:

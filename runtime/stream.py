@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import math
+import os
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from io import BufferedIOBase
@@ -116,22 +118,31 @@ def open_streams(
 ) -> Iterator[tuple[BufferedIOBase, BufferedIOBase]]:
     """Binary streams of both paths, "-" being the given standard stream, which stays open.
 
-    The target is created or emptied. Raises OptionError when both are one file, or for a standard
-    stream that is closed.
+    The target is created or emptied. Raises OptionError when both are one file, redirected or
+    named, or for a standard stream that is closed.
     """
     for path, stream, flag in ((source_path, stdin, "--input"), (target_path, stdout, "--output")):
         if path == "-" and stream is None:
             raise OptionError(f"the standard stream of {flag} is closed; name a file with {flag}")
-    paths = [Path(path) for path in (source_path, target_path) if path != "-"]
-    if len(paths) == 2 and paths[1].exists() and paths[0].samefile(paths[1]):
-        raise OptionError(f"--output is the input, {source_path}; write to another file")
     with ExitStack() as stack:
         if source_path == "-":
             source = stdin.buffer
         else:
             source = stack.enter_context(Path(source_path).open("rb"))
+        if _is_one_file(source, stdout.buffer if target_path == "-" else Path(target_path)):
+            raise OptionError(f"--output is the input, {source_path}; write to another file")
         if target_path == "-":
             target = stdout.buffer
         else:
             target = stack.enter_context(Path(target_path).open("wb"))
         yield source, target
+
+
+def _is_one_file(source: BufferedIOBase, target: BufferedIOBase | Path) -> bool:
+    """Whether writing to target would change the file that source reads."""
+    try:
+        read = os.fstat(source.fileno())
+        written = target.stat() if isinstance(target, Path) else os.fstat(target.fileno())
+    except OSError:  # not there yet, or a stream without a file
+        return False
+    return stat.S_ISREG(read.st_mode) and os.path.samestat(read, written)

@@ -49,3 +49,11 @@ def test_a_bar_on_a_terminal(clock, monkeypatch, capsys) -> None:
     progress.close()
     assert "training:  50%" in (shown := capsys.readouterr().err)
     assert "5/10" in shown
+
+
+def test_stderr_may_be_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model.progress.sys, "stderr", None)
+    progress = Progress(max_updates=10, done=0, quiet=False)
+    progress.update(1, 2.5, 1000, 0.1)
+    progress.say("nobody hears this")
+    progress.close()

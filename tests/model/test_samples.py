@@ -54,3 +54,11 @@ def test_altered_or_missing_samples(tmp_path: Path) -> None:
 def test_damaged_text(text: bytes) -> None:
     with pytest.raises(CheckpointError, match="samples are damaged"):
         Samples.from_text(text)
+
+
+def test_lone_surrogates_can_be_written(tmp_path: Path) -> None:
+    samples = Samples.take([("a\ud83d", "b")], [("\udc80", "d\ud800")])
+    save(tmp_path, samples)
+    assert load_checkpoint(tmp_path).samples == Samples(
+        calibration=("a\ufffd",), valid=(("\ufffd", "d\ufffd"),)
+    )

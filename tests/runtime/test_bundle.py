@@ -167,6 +167,60 @@ def test_a_link_out_of_the_bundle_is_refused(tmp_path: Path) -> None:
         Bundle.open(path).file(ENCODER)
 
 
+def _field(*path: str | int, value: Any) -> Callable[[dict[str, Any]], None]:
+    def change(values: Any) -> None:
+        for key in path[:-1]:
+            values = values[key]
+        values[path[-1]] = value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        _field("files", ENCODER, "size", value="5"),
+        _field("files", ENCODER, "sha256", value=None),
+        _field("model", "decoder_layers", value=1.5),
+        _field("model", "num_heads", value=True),
+        _field("model", "max_source", value=0),
+        _field("special_ids", "eos", value=-1),
+        _field("special_ids", "banned", value=["0"]),
+        _field("text", "source_tokenizer", value=["tokenizer.model"]),
+        _field("text", "normalizer_version", value=None),
+        _field("graphs", 0, "files", value=ENCODER),
+        _field("graphs", 0, "precision", value=32),
+        _field("graphs", 0, "inputs", 0, "dims", value=[None]),
+        _field("search_defaults", value=3),
+    ],
+)
+def test_a_field_of_another_type_is_refused(
+    tmp_path: Path, change: Callable[[dict[str, Any]], None]
+) -> None:
+    path = write(tmp_path / "bundle")
+    edit_manifest(path, change)
+    with pytest.raises(BundleError, match="a field is missing or malformed"):
+        Bundle.open(path)
+
+
+@pytest.mark.parametrize("name", ["thesis.txt", "config.json", "src/main.py"])
+def test_a_directory_of_something_else_is_not_replaced(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "home"
+    (path / name).parent.mkdir(parents=True)
+    (path / name).write_text("years of work")
+    with pytest.raises(BundleError, match="which is no part of a bundle and would be lost"):
+        write(path)
+    assert (path / name).read_text() == "years of work"
+
+
+def test_a_bundle_is_replaced_whatever_became_of_it(tmp_path: Path) -> None:
+    path = write(tmp_path / "bundle")
+    (path / "manifest.json").write_text("{")
+    (path / ".report.json.tmp-12").write_text("")
+    (path / f"{ENCODER}.data").write_text("")
+    Bundle.open(write(path)).verify()
+
+
 def test_a_file_without_a_hash_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "bundle")
     edit_manifest(path, lambda values: values["files"].pop(ENCODER))

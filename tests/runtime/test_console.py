@@ -60,7 +60,17 @@ def _raise(error: BaseException) -> Callable[[], object]:
             1,
             "error: [Errno 13] Permission denied: 'f'\n",
         ),
-        (MemoryError(), 1, "error: out of memory; use smaller batches, or a machine with more\n"),
+        *(
+            (
+                error,
+                1,
+                "error: out of memory; use smaller sizes or batches, or a machine with more\n",
+            )
+            for error in (
+                MemoryError(),
+                RuntimeError("[enforce fail at alloc_cpu.cpp:127] ... can't allocate memory: you"),
+            )
+        ),
         (
             KeyError("k"),
             1,
@@ -153,3 +163,11 @@ def test_closed_pipe_is_quiet_and_0() -> None:
         process.stdout.close()
         assert process.stderr.read() == b""
     assert process.returncode == 0
+
+
+def test_without_stderr_nothing_goes_to_stdout(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stderr", None)
+    assert run(_group_that(_raise(BundleError("no bundle"))), ["go"]) == 1
+    assert capsys.readouterr().out == ""

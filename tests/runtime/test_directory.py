@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -137,3 +138,29 @@ def test_text_is_replaced_or_kept(tmp_path: Path) -> None:
         write_text_atomically(file, "\ud800")
     assert file.read_text() == "one\n"
     assert names(tmp_path) == ["file"]
+
+
+def test_a_link_is_replaced_again_and_again(tmp_path: Path) -> None:
+    elsewhere, target = tmp_path / "elsewhere", tmp_path / "target"
+    write(elsewhere, "one")
+    for destination in (elsewhere, tmp_path / "nowhere"):
+        shutil.rmtree(target, ignore_errors=True)
+        target.symlink_to(destination)
+        for text in ("two", "three"):
+            write(target, text)
+            assert (target / "file").read_text() == text
+        assert names(tmp_path) == ["elsewhere", "target"]
+    assert (elsewhere / "file").read_text() == "one"
+
+
+def test_another_writer_of_a_like_name_is_left_alone(tmp_path: Path) -> None:
+    with replace_directory(tmp_path / "bundle") as temporary:
+        write(tmp_path / "b*", "one")
+        write(tmp_path / "[b]undle", "one")
+        (temporary / "file").write_text("two")
+    assert (tmp_path / "bundle" / "file").read_text() == "two"
+
+
+def test_the_root_is_refused() -> None:
+    with pytest.raises(DirectoryTargetError, match="/ can't be replaced; name a directory inside"):
+        write(Path("/"), "one")

@@ -186,6 +186,25 @@ def test_output_over_the_input_is_refused(tmp_path: Path) -> None:
     assert path.read_bytes() == b"a\n"
 
 
+def test_output_over_a_redirected_input_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "text"
+    path.write_bytes(b"a\n")
+    with path.open("rb") as stdin, path.open("ab") as stdout:
+        streams = SimpleNamespace(buffer=stdin), SimpleNamespace(buffer=stdout)
+        for source, target in (("-", str(path)), (str(path), "-"), ("-", "-")):
+            with (
+                pytest.raises(OptionError, match="--output is the input"),
+                open_streams(source, target, *streams),
+            ):
+                pass
+    assert path.read_bytes() == b"a\n"
+
+
+def test_a_device_may_be_both(tmp_path: Path) -> None:
+    with open_streams("/dev/null", "/dev/null", None, None) as (reader, writer):
+        writer.write(reader.read())
+
+
 @pytest.mark.parametrize("flag", ["--input", "--output"])
 def test_a_closed_standard_stream(flag: str) -> None:
     streams = [SimpleNamespace(buffer=io.BytesIO()), None]
