@@ -154,18 +154,20 @@ class Bundle:
         return listed + (self.path / MANIFEST_NAME).stat().st_size
 
     def read_report(self) -> dict[str, Any] | None:
-        """What was measured on this very bundle; None where nothing was measured yet."""
+        """What was measured on this very bundle; None where nothing was, or it was edited since."""
         try:
             report = json.loads((self.path / REPORT_NAME).read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return None
         if not isinstance(report, dict) or report.get("bundle_id") != self.bundle_id:
             return None
-        return report
+        return report if report.pop("sha256", None) == _sha256_of_json(report) else None
 
     def write_report(self, report: dict[str, Any]) -> None:
-        """Replaces report.json; adds the bundle's id, by which it is recognised."""
-        text = json.dumps({**report, "bundle_id": self.bundle_id}, indent=2, sort_keys=True)
+        """Replaces report.json; adds the bundle's id, by which it is recognised, and a hash."""
+        values = json.loads(json.dumps({**report, "bundle_id": self.bundle_id}))
+        values["sha256"] = _sha256_of_json(values)
+        text = json.dumps(values, indent=2, sort_keys=True)
         write_text_atomically(self.path / REPORT_NAME, text + "\n")
 
 
@@ -213,3 +215,7 @@ def sha256_of(path: Path) -> str:
     """SHA-256 of a file's content, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _sha256_of_json(values: Any) -> str:
+    return hashlib.sha256(canonical_json(values).encode()).hexdigest()

@@ -247,6 +247,9 @@ def test_report_belongs_to_one_bundle(tmp_path: Path) -> None:
     report = bundle.read_report()
     assert report is not None
     assert report["bleu"] == 40.0
+    whole = (bundle.path / "report.json").read_text()
+    (bundle.path / "report.json").write_text(whole.replace("40.0", "41.0"))
+    assert bundle.read_report() is None
     (bundle.path / "report.json").write_text('{"bundle_id": "another"}')
     assert bundle.read_report() is None
     (bundle.path / "report.json").write_text("{")

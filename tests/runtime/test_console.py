@@ -12,6 +12,8 @@ from runtime.console import Group, group, load, run
 from runtime.errors import BundleError, MissingExtraError, OptionError
 from runtime.version import __version__
 
+OUT_OF_MEMORY = "error: out of memory; use smaller sizes or batches, or a machine with more"
+
 
 def _group_that(action: Callable[[], object]) -> Group:
     cli = group("test", "A test group.")
@@ -64,7 +66,7 @@ def _raise(error: BaseException) -> Callable[[], object]:
             (
                 error,
                 1,
-                "error: out of memory; use smaller sizes or batches, or a machine with more\n",
+                f"{OUT_OF_MEMORY}\n",
             )
             for error in (
                 MemoryError(),
