@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks.machine import describe_machine, now
 from benchmarks.profile import profile_bundle
-from benchmarks.quality import check_aligned, score
+from benchmarks.quality import check_aligned, make_metrics, score
 from benchmarks.timing import Times, interleave, paired_ratio, percentiles_ms
 from runtime.bundle import Bundle
 from runtime.errors import OptionError
@@ -104,6 +104,7 @@ def measure(
     """
     options, effort = options or SearchOptions(), effort or Effort()
     threads = _common_threads(subjects)
+    make_metrics(test_set.target_language)  # complains before minutes of timing
     timed = _time(subjects, test_set, options, effort)
     record: dict[str, Any] = {
         "schema": SCHEMA,

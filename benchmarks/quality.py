@@ -39,15 +39,10 @@ def score(
     """Scores hypotheses [n] against references [n]; families [n] names a group for each line.
 
     target_language: picks BLEU's tokenizer where the language needs its own (zh, ja, ko). Raises
-    OptionError when the lists differ in length or are empty, MissingExtraError without sacrebleu.
+    OptionError when the lists differ in length or are empty, and as make_metrics does.
     """
     check_aligned(hypotheses, references, families)
-    try:
-        from sacrebleu.metrics.bleu import BLEU
-        from sacrebleu.metrics.chrf import CHRF
-    except ImportError as error:
-        raise MissingExtraError("sacrebleu", "train", "measuring BLEU and chrF") from error
-    bleu, chrf = BLEU(trg_lang=target_language or ""), CHRF()
+    bleu, chrf = make_metrics(target_language)
     bleu_score = bleu.corpus_score(list(hypotheses), [list(references)]).score
     chrf_score = chrf.corpus_score(list(hypotheses), [list(references)]).score
     overall, by_family = exact_match(hypotheses, references, families)
@@ -59,6 +54,26 @@ def score(
         exact_match=overall,
         exact_match_by_family=by_family,
     )
+
+
+def make_metrics(target_language: str | None) -> tuple[Any, Any]:
+    """BLEU and chrF.
+
+    Raises MissingExtraError without sacrebleu, OptionError without what splits the language's words
+    (ja, ko).
+    """
+    try:
+        from sacrebleu.metrics.bleu import BLEU
+        from sacrebleu.metrics.chrf import CHRF
+    except ImportError as error:
+        raise MissingExtraError("sacrebleu", "train", "measuring BLEU and chrF") from error
+    try:
+        return BLEU(trg_lang=target_language or ""), CHRF()
+    except (RuntimeError, ImportError) as error:
+        raise OptionError(
+            f"target_language is {target_language!r}, whose words sacrebleu can't split here; "
+            f"install what it needs with: pip install 'sacrebleu[{target_language}]'"
+        ) from error
 
 
 def exact_match(

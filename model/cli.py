@@ -13,7 +13,7 @@ import click
 from model.config import PRESETS, Norm, Positions
 from model.corpora import phrase_files, phrases
 from model.corpora.files import read_lines, read_parallel, read_tsv
-from model.evaluation import check_aligned, render
+from model.evaluation import check_aligned, make_metrics, render
 from model.evaluation import evaluate as evaluate_lines
 from model.settings import Precision, TrainingSettings
 from model.training import train
@@ -139,6 +139,7 @@ def evaluate_command(
     lines, references = read_lines(src), read_lines(ref)
     groups = None if families is None else read_lines(families)
     check_aligned(lines, references, groups)
+    make_metrics(target_language)  # complains before anything is translated
     with open_translator(checkpoint, threads=threads) as translator:
         options = with_flags(translator.defaults, flags)
         texts = [translation.text for translation in translator.translate(lines, options)]

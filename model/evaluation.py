@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from model.errors import DataError
-from runtime.errors import MissingExtraError
+from runtime.errors import MissingExtraError, OptionError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,20 +44,11 @@ def evaluate(
     """Compares translations [n] with references [n].
 
     target_language: picks BLEU's tokenizer where the language needs its own (zh, ja, ko). Raises
-    DataError when the lists are empty or differ in length, MissingExtraError without sacrebleu.
+    DataError when the lists are empty or differ in length, and as make_metrics does.
     """
     check_aligned(translations, references, families)
-    try:
-        from sacrebleu.metrics.bleu import BLEU
-        from sacrebleu.metrics.chrf import CHRF
-    except ImportError as error:
-        raise MissingExtraError("sacrebleu", "train", "measuring BLEU and chrF") from error
     scores = []
-    for metric in (
-        BLEU(trg_lang=target_language),
-        BLEU(trg_lang=target_language, lowercase=True),
-        CHRF(),
-    ):
+    for metric in make_metrics(target_language):
         score = metric.corpus_score(list(translations), [list(references)]).score
         scores.append(Metric(score=float(score), signature=str(metric.get_signature())))
     equal = [ours == theirs for ours, theirs in zip(translations, references, strict=True)]
@@ -72,6 +63,30 @@ def evaluate(
         exact_match=sum(equal) / len(equal),
         by_family={name: sum(hits) / len(hits) for name, hits in sorted(groups.items())},
     )
+
+
+def make_metrics(target_language: str) -> list[Any]:
+    """BLEU, BLEU without case, chrF.
+
+    Raises MissingExtraError without sacrebleu, OptionError without what splits the language's words
+    (ja, ko).
+    """
+    try:
+        from sacrebleu.metrics.bleu import BLEU
+        from sacrebleu.metrics.chrf import CHRF
+    except ImportError as error:
+        raise MissingExtraError("sacrebleu", "train", "measuring BLEU and chrF") from error
+    try:
+        return [
+            BLEU(trg_lang=target_language),
+            BLEU(trg_lang=target_language, lowercase=True),
+            CHRF(),
+        ]
+    except (RuntimeError, ImportError) as error:
+        raise OptionError(
+            f"target_language is {target_language!r}, whose words sacrebleu can't split here; "
+            f"install what it needs with: pip install 'sacrebleu[{target_language}]'"
+        ) from error
 
 
 def check_aligned(

@@ -82,6 +82,11 @@ class TrainingSettings:
                 "vocab_size", isinstance(self.vocab_size, int), low=1, what="a whole number"
             )
         self._require("seed", isinstance(self.seed, int), low=0, what="a whole number")
+        for name, bits in (("vocab_size", 31), ("seed", 63)):  # what their libraries hold
+            if (getattr(self, name) or 0) >= 2**bits:
+                raise ConfigError(
+                    f"{name} is {getattr(self, name)}; expected a whole number below 2**{bits}"
+                )
         for name in ("learning_rate", "max_minutes"):
             if getattr(self, name) is not None:
                 self._require(name, getattr(self, name) > 0, what="a number above 0")

@@ -32,6 +32,7 @@ from model.tokenizer_training import train_tokenizer
 from model.training_state import Position, SavedState
 from model.transformer import Transformer
 from model.validation import translate_samples, validation_loss
+from runtime.cores import check_threads
 from runtime.tokenizer import Tokenizer
 
 _log = logging.getLogger(__name__)
@@ -72,10 +73,11 @@ def train(
     resume: goes on from what a killed training left there; starts anew if there is nothing.
     overwrite: starts anew whatever is there. quiet: no progress bar. threads: PyTorch's, for the
     whole process; None leaves them alone.
-    Raises ConfigError (settings, or something in the way), DataError (corpus), CheckpointError
+    Raises OptionError (threads), ConfigError (settings, or something in the way), DataError (corpus), CheckpointError
     (files) and TrainingError (NaN, a loss that stands still, two trainings into one place).
     """
     out_dir = Path(out_dir)
+    check_threads(threads)
     if threads is not None:
         torch.set_num_threads(threads)
     with states.training_lock(out_dir), torch.random.fork_rng(devices=[]):

@@ -57,3 +57,9 @@ def test_missing_sacrebleu_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setitem(sys.modules, "sacrebleu.metrics.bleu", None)
     with pytest.raises(MissingExtraError, match=r"needs the package sacrebleu.*leanseq\[train\]"):
         score(["a"], ["a"])
+
+
+def test_a_language_whose_words_cannot_be_split_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "MeCab", None)
+    with pytest.raises(OptionError, match=r"'ja', whose words .* pip install 'sacrebleu\[ja\]'"):
+        score(["a"], ["a"], target_language="ja")

@@ -6,7 +6,7 @@ import pytest
 
 from model.errors import DataError
 from model.evaluation import evaluate, render
-from runtime.errors import MissingExtraError
+from runtime.errors import MissingExtraError, OptionError
 
 OURS = ["in 3 Tagen kommt der Zug", "vor 2 Wochen war es kalt", "IN 5 JAHREN IST ES WARM"]
 THEIRS = ["in 3 Tagen kommt der Zug", "vor 2 Wochen war es warm", "in 5 Jahren ist es warm"]
@@ -57,3 +57,9 @@ def test_missing_sacrebleu_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setitem(sys.modules, "sacrebleu.metrics.bleu", None)
     with pytest.raises(MissingExtraError, match=r"needs the package sacrebleu.*leanseq\[train\]"):
         evaluate(OURS, THEIRS)
+
+
+def test_a_language_whose_words_cannot_be_split_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "MeCab", None)
+    with pytest.raises(OptionError, match=r"'ja', whose words .* pip install 'sacrebleu\[ja\]'"):
+        evaluate(OURS, THEIRS, target_language="ja")

@@ -28,6 +28,8 @@ from model.settings import TrainingSettings, demo_settings
         ({"dropout": 1.0}, "dropout is 1.0; expected a number from 0 to below 1"),
         ({"norm": "mid"}, "norm is 'mid'; expected one of pre, post"),
         ({"vocab_size": -5}, "vocab_size is -5; expected a whole number of at least 1"),
+        ({"vocab_size": 2**31}, "vocab_size is 2147483648; expected a whole number below 2**31"),
+        ({"seed": 2**63}, "seed is 9223372036854775808; expected a whole number below 2**63"),
         ({"vocab_size": 0}, "vocab_size is 0; expected a whole number of at least 1"),
     ],
 )
