@@ -70,7 +70,8 @@ class Backend(Protocol):
     ) -> DecoderState:
         """Encodes src_ids [B,S] int32 under src_mask [B,S] (True = a real token).
 
-        max_length bounds how many steps will follow, for backends that allocate ahead.
+        max_length bounds how many steps will follow, for backends that allocate ahead. Raises
+        SplitBatchError for sentences that must go apart: `search` then begins with fewer.
         """
         ...
 

@@ -6,6 +6,9 @@
     ├── TextError                     a tokenizer or text that cannot be used
     ├── BundleError                   a bundle that cannot be read or written
     └── BackendError                  a backend that cannot run here
+        ├── UnavailableError          this machine lacks what the backend needs
+        ├── DeviceMemoryError         the device has no memory left for it
+        └── SplitBatchError           the sentences of a batch that must go apart
 
 `model`, `export` and `calibration` hang their own roots below LeanseqError. Each message says what
 was found, what was expected and what to do.
@@ -48,3 +51,27 @@ class BundleError(LeanseqError):
 
 class BackendError(LeanseqError):
     """A backend that cannot run here, or that failed while running."""
+
+
+class DeviceMemoryError(BackendError):
+    """A device has no memory left for what was asked."""
+
+
+class SplitBatchError(BackendError):
+    """`Backend.begin` can't take these sentences together. `search` splits them and goes on.
+
+    groups: places in the batch, 0..B-1, each once: what to begin together.
+    """
+
+    def __init__(self, groups: list[list[int]], reason: str) -> None:
+        largest = max(len(group) for group in groups)
+        super().__init__(f"{reason}; begin with {largest} of them or fewer")
+        self.groups = groups
+
+
+class UnavailableError(BackendError):
+    """This machine lacks what a backend needs. `short` says what, in a few words, for a list."""
+
+    def __init__(self, message: str, *, short: str) -> None:
+        super().__init__(message)
+        self.short = short

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from runtime.backend import Backend, BoolArray, Candidates, Capabilities, IntArray
 from runtime.candidates import UNREACHABLE, Beams, replace_ended, sort_candidates
-from runtime.errors import BackendError, OptionError
+from runtime.errors import BackendError, OptionError, SplitBatchError
 from runtime.manifest import SpecialTokenIds
 from runtime.options import SearchOptions
 from runtime.sampling import draw, uniform
@@ -47,13 +47,35 @@ def search(
     """The best hypotheses of each source, best first: at least one, at most num_hypotheses.
 
     sources: B lists of token ids, EOS included, of any lengths. input_indices [B]: what sampling
-    keys its draws by; 0..B-1 if not given. Raises OptionError for lengths beyond the model's
-    limits, BackendError if the model computes NaN.
+    keys its draws by; 0..B-1 if not given. Searched apart where the backend can't take them
+    together. Raises OptionError for lengths beyond the model's limits, BackendError if the model
+    computes NaN.
     """
     if not sources:
         return []
-    limits = max_lengths([len(source) for source in sources], options, backend.capabilities)
     keys = np.arange(len(sources)) if input_indices is None else np.asarray(input_indices)
+    try:
+        return _search_together(backend, sources, options, special_ids, keys)
+    except SplitBatchError as split:
+        groups = split.groups
+    found: list[list[Hypothesis]] = [[] for _ in sources]
+    for group in groups:
+        some = [sources[i] for i in group]
+        results = search(backend, some, options, special_ids, input_indices=keys[group].tolist())
+        for i, result in zip(group, results, strict=True):
+            found[i] = result
+    return found
+
+
+def _search_together(
+    backend: Backend,
+    sources: Sequence[Sequence[int]],
+    options: SearchOptions,
+    special_ids: SpecialTokenIds,
+    keys: npt.NDArray[np.int64],
+) -> list[list[Hypothesis]]:
+    """The decode loop, for one batch. keys [B]: what sampling keys its draws by."""
+    limits = max_lengths([len(source) for source in sources], options, backend.capabilities)
     beam_size = options.num_hypotheses if options.sampling else options.beam_size
     found = _Found(len(sources), beam_size, options, special_ids.eos)
     rows = np.arange(len(sources))  # which sources are still searched: [B]
