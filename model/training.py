@@ -73,8 +73,9 @@ def train(
     resume: goes on from what a killed training left there; starts anew if there is nothing.
     overwrite: starts anew whatever is there. quiet: no progress bar. threads: PyTorch's, for the
     whole process; None leaves them alone.
-    Raises OptionError (threads), ConfigError (settings, or something in the way), DataError (corpus), CheckpointError
-    (files) and TrainingError (NaN, a loss that stands still, two trainings into one place).
+    Raises OptionError (threads), ConfigError (settings, or something in the way), DataError
+    (corpus), CheckpointError (files) and TrainingError (NaN, a loss that stands still, two trainings
+    into one place).
     """
     out_dir = Path(out_dir)
     check_threads(threads)
