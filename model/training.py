@@ -74,8 +74,8 @@ def train(
     overwrite: starts anew whatever is there. quiet: no progress bar. threads: PyTorch's, for the
     whole process; None leaves them alone.
     Raises OptionError (threads), ConfigError (settings, or something in the way), DataError
-    (corpus), CheckpointError (files) and TrainingError (NaN, a loss that stands still, two trainings
-    into one place).
+    (corpus), CheckpointError (files) and TrainingError (NaN, a loss that stands still, two
+    trainings into one place).
     """
     out_dir = Path(out_dir)
     check_threads(threads)
