@@ -7,6 +7,8 @@
     ├── BundleError                   a bundle that cannot be read or written
     └── BackendError                  a backend that cannot run here
         ├── UnavailableError          this machine lacks what the backend needs
+        ├── EngineError               a TensorRT engine that can't be built, found or used here
+        │   └── ProofError            an engine that is not compiled as its graph says
         ├── DeviceMemoryError         the device has no memory left for it
         └── SplitBatchError           the sentences of a batch that must go apart
 
@@ -51,6 +53,14 @@ class BundleError(LeanseqError):
 
 class BackendError(LeanseqError):
     """A backend that cannot run here, or that failed while running."""
+
+
+class EngineError(BackendError):
+    """A TensorRT engine that can't be built, is damaged, or was built for something else."""
+
+
+class ProofError(EngineError):
+    """An engine in which a MatMul that should be INT8 is not."""
 
 
 class DeviceMemoryError(BackendError):
