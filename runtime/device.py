@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -165,7 +165,7 @@ class _CudaPinned(_CudaMemory):
     def __init__(self, buffer: Any) -> None:
         super().__init__(buffer)
         memory = (ctypes.c_uint8 * self.nbytes).from_address(self.address)
-        self.array: ByteArray = np.frombuffer(memory, dtype=np.uint8)
+        self.array: ByteArray = np.ctypeslib.as_array(memory)
 
 
 class _CudaStream:
@@ -189,12 +189,6 @@ class _CudaStream:
 
     def close(self) -> None:
         self._stream.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self.close()
 
 
 def _import_cuda_core() -> Any:
