@@ -186,13 +186,19 @@ def check_replaceable(path: Path) -> None:
 def write_bundle(path: Path, *, locked: bool = False) -> Iterator[Path]:
     """Gives a temporary directory to fill; at the end it must hold what `finish_manifest` made.
 
-    Raises BundleError as check_replaceable does.
+    Raises BundleError as check_replaceable does, and where a file can't be written.
     """
     check_replaceable(path)
-    with replace_directory(path, locked=locked) as temporary:
-        yield temporary
-        if not (temporary / MANIFEST_NAME).is_file():
-            raise BundleError(f"{path}: nothing was written, since no manifest was finished")
+    try:
+        with replace_directory(path, locked=locked) as temporary:
+            yield temporary
+            if not (temporary / MANIFEST_NAME).is_file():
+                raise BundleError(f"{path}: nothing was written, since no manifest was finished")
+    except OSError as error:
+        raise BundleError(
+            f"the bundle can't be written to {path} ({error.strerror or error}); free some space, "
+            "or choose another directory"
+        ) from error
 
 
 def finish_manifest(directory: Path, manifest: Manifest) -> Manifest:

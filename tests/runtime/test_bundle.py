@@ -240,6 +240,19 @@ def test_a_write_without_a_manifest_leaves_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "b").exists()
 
 
+def test_a_full_disk_leaves_the_old_bundle(tmp_path: Path) -> None:
+    path = write(tmp_path / "bundle")
+    with (
+        pytest.raises(
+            BundleError, match=r"can't be written to .*bundle \(No space left on device\)"
+        ),
+        write_bundle(path),
+    ):
+        Path("/dev/full").write_text("graph")
+    Bundle.open(path).verify()
+    assert [p.name for p in tmp_path.iterdir() if not p.name.endswith(".lock")] == ["bundle"]
+
+
 def test_report_belongs_to_one_bundle(tmp_path: Path) -> None:
     bundle = Bundle.open(write(tmp_path / "bundle"))
     assert bundle.read_report() is None
