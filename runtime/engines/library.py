@@ -32,7 +32,6 @@ USED: dict[str, tuple[str, ...]] = {
         "create_optimization_profile",
     ),
     "DataType": ("BOOL", "FLOAT", "HALF", "INT32", "INT64", "INT8"),
-    "EngineValidity": (),
     "IBuilderConfig": (
         "add_optimization_profile",
         "max_aux_streams",
