@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
@@ -98,6 +99,7 @@ class ModelConfig:
             value = getattr(self, name)
             if not isinstance(value, int | float) or not 0 <= value < 1:
                 raise ConfigError(f"{name} is {value!r}; expected a number from 0 to below 1")
+        self._check_scales_and_ids()
         for name, allowed in _CHOICES.items():
             if getattr(self, name) not in allowed:
                 raise ConfigError(
@@ -112,6 +114,26 @@ class ModelConfig:
             raise ConfigError(f"rotary positions need an even head_dim, found {self.head_dim}")
         if self.positions == "sinusoidal" and self.d_model % 2:
             raise ConfigError(f"sinusoidal positions need an even d_model, found {self.d_model}")
+
+    def _check_scales_and_ids(self) -> None:
+        for name in ("norm_eps", "embedding_scale", "attention_scale"):
+            value = getattr(self, name)
+            if value is None and name != "norm_eps":
+                continue
+            if not isinstance(value, int | float) or not math.isfinite(value):
+                raise ConfigError(f"{name} is {value!r}; expected a finite number")
+        if not isinstance(self.position_offset, int) or self.position_offset < 0:
+            raise ConfigError(
+                f"position_offset is {self.position_offset!r}; expected a whole number of at least "
+                "0"
+            )
+        rows = padded_size(self.tgt_vocab_size)
+        for name, value in dataclasses.asdict(self.special_ids).items():
+            if not isinstance(value, int) or not 0 <= value < rows:
+                raise ConfigError(
+                    f"special_ids.{name} is {value!r}; expected a whole number from 0 to "
+                    f"{rows - 1}, a row of the embedding table"
+                )
 
     @property
     def scale_of_embedding(self) -> float:
@@ -134,7 +156,7 @@ class ModelConfig:
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
         """Raises ConfigError for unknown or missing keys, naming the nearest known one."""
-        values = dict(values)
+        values = _mapping(values, "")
         nested = {"encoder": StackConfig, "decoder": StackConfig, "special_ids": SpecialIds}
         for name, kind in nested.items():
             if name in values:
@@ -144,8 +166,7 @@ class ModelConfig:
 
 
 def _build(kind: Any, values: Any, prefix: str) -> Any:
-    if not isinstance(values, Mapping):
-        raise ConfigError(f"model config {prefix}: found {values!r}; expected an object")
+    values = _mapping(values, prefix)
     known = [f.name for f in dataclasses.fields(kind)]
     for key in values:
         if key not in known:
@@ -157,6 +178,12 @@ def _build(kind: Any, values: Any, prefix: str) -> Any:
     if missing:
         raise ConfigError(f"model config lacks {', '.join(prefix + name for name in missing)}")
     return kind(**values)
+
+
+def _mapping(values: Any, prefix: str) -> dict[str, Any]:
+    if not isinstance(values, Mapping):
+        raise ConfigError(f"model config {prefix}: found {values!r}; expected an object")
+    return dict(values)
 
 
 def _is_required(f: dataclasses.Field[Any]) -> bool:

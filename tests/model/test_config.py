@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from support.tiny_model import tiny_config
 
-from model.config import PRESETS, ModelConfig, padded_size
+from model.config import PRESETS, ModelConfig, SpecialIds, padded_size
 from model.errors import ConfigError
 
 
@@ -22,6 +22,15 @@ def test_json_round_trip() -> None:
         ({"activation": "tanh"}, "activation is 'tanh'; expected one of relu, gelu"),
         ({"src_vocab_size": 5}, "tying 'all' needs one vocabulary, found 5 source and"),
         ({"positions": "rotary", "head_dim": 7}, "rotary positions need an even head_dim, found 7"),
+        ({"norm_eps": None}, "norm_eps is None; expected a finite number"),
+        ({"embedding_scale": "x"}, "embedding_scale is 'x'; expected a finite number"),
+        ({"attention_scale": float("nan")}, "attention_scale is nan; expected a finite number"),
+        ({"position_offset": 1.5}, "position_offset is 1.5; expected a whole number of at least 0"),
+        ({"special_ids": SpecialIds(eos_id="x")}, "special_ids.eos_id is 'x'; expected a whole"),
+        (
+            {"special_ids": SpecialIds(decoder_start_id=9999)},
+            "is 9999; expected a whole number from 0",
+        ),
         ({"d_model": 33}, "sinusoidal positions need an even d_model, found 33"),
     ],
 )
@@ -44,6 +53,7 @@ def test_a_stack_names_its_side() -> None:
         ({"d_mode": 3}, "unknown model config key 'd_mode'; did you mean 'd_model'?"),
         ({"zzz": 3}, "unknown model config key 'zzz'; known: src_vocab_size"),
         ({"encoder": {"num_layer": 1}}, "unknown model config key encoder.'num_layer'"),
+        ({"special_ids": []}, "model config special_ids.: found []; expected an object"),
         ({"encoder": 3}, "model config encoder.: found 3; expected an object"),
     ],
 )
@@ -79,3 +89,9 @@ def test_presets_have_the_papers_size(name: str, weights: float) -> None:
     with torch.device("meta"):
         model = Transformer(PRESETS[name].config(37_000))
     assert sum(p.numel() for p in model.parameters()) == pytest.approx(weights, rel=0.02)
+
+
+@pytest.mark.parametrize("values", [None, 3, "x", [1]])
+def test_json_that_is_no_object(values) -> None:
+    with pytest.raises(ConfigError, match="expected an object"):
+        ModelConfig.from_json(values)
