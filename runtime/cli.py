@@ -88,6 +88,12 @@ def with_flags(defaults: SearchOptions, flags: dict[str, Any]) -> SearchOptions:
 @click.option("--precision", help="fp32, int8, ...; the backend's favourite if not given.")
 @click.option("--threads", type=int, help="CPU threads; the backend's choice if not given.")
 @click.option(
+    "--build/--no-build",
+    default=True,
+    show_default=True,
+    help="Build TensorRT engines where none fits this GPU; else ONNX Runtime runs it.",
+)
+@click.option(
     "--batch-tokens",
     type=int,
     default=DEFAULT_BATCH_TOKENS,
@@ -98,11 +104,11 @@ def with_flags(defaults: SearchOptions, flags: dict[str, Any]) -> SearchOptions:
 @search_options
 def translate(
     bundle: str, source: str, target: str, backend: str, precision: str | None,
-    threads: int | None, batch_tokens: int, as_json: bool, **flags: Any,
+    threads: int | None, build: bool, batch_tokens: int, as_json: bool, **flags: Any,
 ) -> None:  # fmt: skip
     """Translates lines: one line in, one line out, in order."""
     with Translator.open(
-        bundle, backend=backend, precision=precision, threads=threads
+        bundle, backend=backend, precision=precision, threads=threads, build=build
     ) as translator:
         options = with_flags(translator.defaults, flags)
         line_format = choose_format(as_json=as_json, options=options)

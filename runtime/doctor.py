@@ -1,4 +1,5 @@
-"""What is installed, what this machine has, and which backends run here, or why they don't."""
+"""What is installed, what this machine has, which backends run here, and which engines can be built
+here, or why they can't."""
 
 from __future__ import annotations
 
@@ -11,8 +12,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from runtime.engines.library import load_library
 from runtime.errors import LeanseqError
-from runtime.registry import BACKENDS, load_factory
+from runtime.gpu import GpuReport, find_gpus
+from runtime.registry import BACKENDS, check_backend
+from runtime.tensorrt_check import check_tensorrt
 from runtime.version import __version__
 
 PACKAGES = (
@@ -21,6 +25,9 @@ PACKAGES = (
     "click",
     "onnxruntime",
     "onnxruntime-gpu",
+    "tensorrt",
+    "tensorrt-rtx",
+    "cuda-core",
     "torch",
     "onnx",
     "onnxscript",
@@ -53,6 +60,20 @@ class BackendReport:
 
 
 @dataclass(frozen=True, kw_only=True)
+class EngineReport:
+    """Whether TensorRT engines can be built here, for the GPU here or ahead of time for others.
+
+    targets: the GPUs they can be built for, by compute capability, such as "sm89". library: what
+    builds them. reason: why none can be; empty where some can.
+    """
+
+    name: str
+    library: str
+    targets: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Report:
     """What `doctor` found. packages: distribution -> version, None where it is not installed."""
 
@@ -60,8 +81,10 @@ class Report:
     python: str
     platform: str
     cpu: dict[str, Any]
+    gpu: GpuReport
     packages: dict[str, str | None]
     backends: tuple[BackendReport, ...]
+    engines: tuple[EngineReport, ...]
     problems: tuple[str, ...]
 
     @property
@@ -81,10 +104,33 @@ def diagnose() -> Report:
         python=platform.python_version(),
         platform=platform.platform(),
         cpu=cpu_report(),
+        gpu=find_gpus(),
         packages=packages,
         backends=(_eager_report(), *(_backend_report(name) for name in BACKENDS)),
+        engines=(engines_for_this_gpu(), engines_ahead_of_time()),
         problems=tuple(find_problems(packages)),
     )
+
+
+def engines_for_this_gpu() -> EngineReport:
+    """Engines are built where they run: that takes all that running them takes."""
+    name = "for this GPU"
+    try:
+        library = check_tensorrt()
+    except LeanseqError as error:
+        return EngineReport(name=name, library="", targets=(), reason=str(error))
+    target = f"sm{find_gpus().gpus[0].sm}"
+    return EngineReport(name=name, library=library.label, targets=(target,), reason="")
+
+
+def engines_ahead_of_time() -> EngineReport:
+    """tensorrt-rtx builds for GPUs that are elsewhere, on any machine."""
+    name = "ahead of time"
+    try:
+        library = load_library("tensorrt_rtx")
+    except LeanseqError as error:
+        return EngineReport(name=name, library="", targets=(), reason=str(error))
+    return EngineReport(name=name, library=library.label, targets=library.targets, reason="")
 
 
 def find_problems(packages: dict[str, str | None]) -> list[str]:
@@ -130,6 +176,7 @@ def render(report: Report) -> str:
     lines = [
         f"leanseq {report.leanseq}, Python {report.python}, {report.platform}",
         f"CPU: {cpu['machine']}, {cpu['cores']} cores ({cpu['usable_cores']} usable), {features}",
+        *_gpu_lines(report.gpu),
         "",
         "Packages:",
         *(f"  {name:<16} {found or 'not installed'}" for name, found in report.packages.items()),
@@ -138,9 +185,23 @@ def render(report: Report) -> str:
     ]
     for backend in report.backends:
         lines.append(f"  {backend.name:<16} {'runs' if backend.runs else 'no: ' + backend.reason}")
+    lines += ["", "TensorRT engines can be built:"]
+    for engines in report.engines:
+        can = f"{engines.library}: {' '.join(engines.targets)}"
+        lines.append(f"  {engines.name:<16} {'no: ' + engines.reason if engines.reason else can}")
     if report.problems:
         lines += ["", "Problems:", *(f"  {problem}" for problem in report.problems)]
     return "\n".join(lines)
+
+
+def _gpu_lines(report: GpuReport) -> list[str]:
+    if not report.gpus:
+        return [f"GPU: none ({report.reason})"]
+    driver = f"driver {report.driver or 'unknown'}, CUDA {report.cuda or 'unknown'}"
+    return [
+        f"GPU {gpu.index}: {gpu.name}, sm{gpu.sm}, {gpu.memory_bytes / 2**30:.1f} GiB, {driver}"
+        for gpu in report.gpus
+    ]
 
 
 def _version(distribution: str) -> str | None:
@@ -158,10 +219,8 @@ def _eager_report() -> BackendReport:
 
 
 def _backend_report(name: str) -> BackendReport:
-    entry = BACKENDS[name]
     try:
-        load_factory(entry)
-        importlib.import_module(entry.package)
+        check_backend(BACKENDS[name])
     except (LeanseqError, ImportError, OSError) as error:
         return BackendReport(name=name, runs=False, reason=str(error))
     return BackendReport(name=name, runs=True, reason="")

@@ -13,9 +13,6 @@ from typing import Any
 
 from runtime.errors import UnavailableError
 
-OLDEST_SM = 75
-"""Compute capability 7.5 (Turing): what TensorRT 11 and tensorrt-rtx ask for at least."""
-
 # Of the driver's own C interfaces: cuda.h (libcuda) and nvml.h (NVML).
 _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, _MINOR
 _NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE

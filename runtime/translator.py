@@ -99,8 +99,9 @@ class Translator:
         backend: str = "auto",
         precision: str | None = None,
         threads: int | None = None,
+        build: bool = True,
     ) -> Self:
-        """Over a bundle: the directory that `python -m export build` made.
+        """Over a bundle: the directory that `python -m export build` made. See `open_backend`.
 
         Raises BundleError, OptionError, MissingExtraError or BackendError, as `open_backend`.
         """
@@ -126,7 +127,7 @@ class Translator:
                 f"{manifest.model.vocab_size}; they don't belong together, build it again"
             )
         return cls(
-            open_backend(opened, backend, precision=precision, threads=threads),
+            open_backend(opened, backend, precision=precision, threads=threads, build=build),
             source,
             manifest.special_ids,
             target_tokenizer=target,

@@ -28,7 +28,10 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def command(*arguments: object, factory: str = "make_backend") -> list[str]:
-    return [sys.executable, "-m", "support.fake_bundle", factory, *map(str, arguments)]
+    """By name, so that nothing is said of why it was chosen."""
+    named = ["--backend", "onnxruntime"] if arguments[0] == "translate" else []
+    program = [sys.executable, "-m", "support.fake_bundle", factory]
+    return [*program, str(arguments[0]), *named, *map(str, arguments[1:])]
 
 
 def leanseq(
@@ -49,6 +52,15 @@ def test_translate(bundle: Path) -> None:
     assert done.returncode == 0
     assert done.stdout.decode() == "in 3 days\n\nété\n"
     assert done.stderr == b""
+
+
+def test_auto_says_on_stderr_what_it_chose(bundle: Path) -> None:
+    arguments = ("translate", "--bundle", bundle, "--backend", "auto")
+    done = leanseq(*arguments, given=b"the cat\n")
+    assert (done.returncode, done.stdout) == (0, b"the cat\n")
+    assert b"backend: onnxruntime on cpu, fp32 (tensorrt: " in done.stderr
+    assert b"; onnxruntime-cuda: " in done.stderr
+    assert leanseq(*arguments, "-q", "--no-build", given=b"the cat\n").stderr == b""
 
 
 def test_translate_is_utf8_in_any_locale(bundle: Path) -> None:

@@ -1,14 +1,28 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from support.fake_bundle import fake_entry
 
-from runtime import registry
-from runtime.doctor import cpu_features, diagnose, find_problems, render
-from runtime.registry import Entry
+from runtime import doctor, gpu, registry, tensorrt_check
+from runtime.doctor import (
+    cpu_features,
+    diagnose,
+    engines_ahead_of_time,
+    engines_for_this_gpu,
+    find_problems,
+    render,
+)
+from runtime.engines.library import Library
+from runtime.errors import EngineError, MissingExtraError, UnavailableError
+from runtime.gpu import Gpu, GpuReport
+from runtime.registry import BACKENDS, Entry
+from runtime.tensorrt_check import check_tensorrt
 from runtime.version import __version__
 
 
@@ -40,6 +54,100 @@ def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPat
     assert "onnxruntime      no: the no_such_package_at_all backend needs the package" in text
     assert "pip install 'leanseq[cpu]'" in text
     assert "eager            no: torch is not installed: pip install 'leanseq[train]'" in text
+
+
+ONE_GPU = GpuReport(
+    driver="580.65.06",
+    cuda="13.0",
+    gpus=(Gpu(index=0, name="Fake L4", sm=89, memory_bytes=24 * 2**30),),
+    reason="",
+)
+
+
+def rtx(*targets: str) -> Library:
+    return Library(name="tensorrt_rtx", version="1.7.1", targets=targets, module=None)
+
+
+def a_gpu_box(monkeypatch: pytest.MonkeyPatch, library: Library, *installed: str) -> None:
+    """A machine with that library, and with those of its packages."""
+    for module in (gpu, doctor):
+        monkeypatch.setattr(module, "find_gpus", lambda: ONE_GPU)
+    monkeypatch.setattr(tensorrt_check, "is_installed", lambda name: name in installed)
+    spec = object() if "cuda.core" in installed else None
+    found = SimpleNamespace(util=SimpleNamespace(find_spec=lambda name: spec))
+    monkeypatch.setattr(tensorrt_check, "importlib", found)
+    for module in (tensorrt_check, doctor):
+        monkeypatch.setattr(module, "load_library", lambda name: library)
+
+
+def test_what_a_gpu_box_can_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    a_gpu_box(monkeypatch, rtx("sm75", "sm89"), "tensorrt_rtx", "cuda.core")
+    assert check_tensorrt().name == "tensorrt_rtx"
+    report = diagnose()
+    text = render(report)
+    assert "GPU 0: Fake L4, sm89, 24.0 GiB, driver 580.65.06, CUDA 13.0\n" in text
+    assert "  for this GPU     tensorrt-rtx 1.7.1: sm89\n" in text
+    assert "  ahead of time    tensorrt-rtx 1.7.1: sm75 sm89" in text
+    values = json.loads(json.dumps(report.to_json()))
+    assert values["gpu"]["gpus"][0]["sm"] == 89
+    assert values["engines"][0]["targets"] == ["sm89"]
+
+
+@pytest.mark.parametrize(
+    ("library", "installed", "error", "text"),
+    [
+        (rtx("sm89"), (), MissingExtraError, r"needs the package tensorrt, .*leanseq\[trt\]"),
+        (rtx("sm89"), ("tensorrt",), MissingExtraError, r"needs the package cuda-core, .*\[trt\]"),
+        (
+            rtx("sm75"),
+            ("tensorrt_rtx", "cuda.core"),
+            EngineError,
+            "tensorrt-rtx 1.7.1 can't build engines for sm89; it can for sm75",
+        ),
+    ],
+)
+def test_what_keeps_tensorrt_from_running(
+    library: Library,
+    installed: tuple[str, ...],
+    error: type[Exception],
+    text: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    a_gpu_box(monkeypatch, library, *installed)
+    with pytest.raises(error, match=text):
+        check_tensorrt()
+    found = engines_for_this_gpu()
+    assert found.targets == ()
+    assert found.reason
+
+
+def test_without_a_gpu_tensorrt_is_not_even_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(name: str) -> Any:
+        raise AssertionError("loading it takes seconds")
+
+    a_gpu_box(monkeypatch, rtx("sm89"), "tensorrt_rtx", "cuda.core")
+    nothing = dataclasses.replace(ONE_GPU, gpus=(), reason="no NVIDIA driver")
+    monkeypatch.setattr(gpu, "find_gpus", lambda: nothing)
+    monkeypatch.setattr(tensorrt_check, "load_library", load)
+    with pytest.raises(UnavailableError, match="the tensorrt backend needs an NVIDIA GPU"):
+        check_tensorrt()
+
+
+def test_engines_ahead_of_time_need_tensorrt_rtx(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(name: str) -> Any:
+        raise MissingExtraError("tensorrt-rtx", "trt-rtx", "building")
+
+    monkeypatch.setattr(doctor, "load_library", load)
+    found = engines_ahead_of_time()
+    assert found.targets == ()
+    assert "pip install 'leanseq[trt-rtx]'" in found.reason
+
+
+def test_every_backend_is_told_of_with_its_reason() -> None:
+    reports = {report.name: report for report in diagnose().backends}
+    assert list(reports) == ["eager", *BACKENDS]
+    for report in reports.values():
+        assert report.runs == (report.reason == "")
 
 
 def test_both_onnxruntimes_are_a_problem() -> None:

@@ -10,6 +10,7 @@ from support.tiny_tokenizer import tiny_tokenizer
 
 from runtime.backend import Backend
 from runtime.bundle import Bundle, finish_manifest, graph_file_name, write_bundle
+from runtime.errors import BackendError, EngineError, UnavailableError
 from runtime.manifest import GraphSpec, Manifest, ModelSpec, Precision, Role, TextSpec
 from runtime.registry import BACKENDS, Entry
 
@@ -90,6 +91,28 @@ def slow_backend(bundle: Bundle, *, precision: str, threads: int | None) -> Back
         return plain(source, prefix)
 
     return make_backend(bundle, precision=precision, threads=threads, logits=logits)
+
+
+def broken_backend(bundle: Bundle, *, precision: str, threads: int | None) -> Backend:
+    raise BackendError("this backend is broken")
+
+
+def engine_backend(bundle: Bundle, *, precision: str, threads: int | None, build: bool) -> Backend:
+    """Has no engine that fits, and builds one where it may."""
+    if not build:
+        raise EngineError("no engine fits")
+    return make_backend(bundle, precision=precision, threads=threads)
+
+
+def broken_engine_backend(
+    bundle: Bundle, *, precision: str, threads: int | None, build: bool
+) -> Backend:
+    raise EngineError("this engine can't be built")
+
+
+def lacking_check() -> None:
+    """The check of a backend that this machine lacks something for."""
+    raise UnavailableError("a fake GPU is needed; there is none", short="no fake GPU")
 
 
 def fake_entry(factory: str = "make_backend") -> Entry:
