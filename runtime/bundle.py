@@ -3,6 +3,7 @@
 manifest.json              what it is; a SHA-256 for every other file
 source.model, target.model SentencePiece models (one file where they are the same)
 ROLE.PRECISION.onnx        the graphs
+engines/                   TensorRT engines (runtime.engines.store): no part of its identity either
 report.json                what was measured on it: not part of its identity, may be rewritten
 """
 
@@ -13,7 +14,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from runtime.directory import recover, replace_directory, write_text_atomically
 from runtime.errors import BundleError
@@ -22,6 +23,7 @@ from runtime.manifest import FileSpec, GraphSpec, Manifest, Precision, Role, can
 MANIFEST_NAME = "manifest.json"
 REPORT_NAME = "report.json"
 TOKENIZER_NAME = "tokenizer.model"
+ENGINES_NAME = "engines"
 _BUNDLE_FILES = (
     MANIFEST_NAME,
     REPORT_NAME,
@@ -175,11 +177,29 @@ def check_replaceable(path: Path) -> None:
     """Raises BundleError if `path` is a directory that holds more than a bundle does, whole or not:
     replacing it would remove somebody's files."""
     for file in sorted(path.iterdir()) if path.is_dir() else ():
-        if file.is_dir() or not any(file.match(pattern) for pattern in _BUNDLE_FILES):
+        ours = _holds_engines(file) if file.is_dir() else _is_bundle_file(file)
+        if not ours:
             raise BundleError(
                 f"{path} holds {file.name}, which is no part of a bundle and would be lost; write "
                 "the bundle to a new or empty directory, or over another bundle"
             )
+
+
+def _is_bundle_file(file: Path) -> bool:
+    return any(file.match(pattern) for pattern in _BUNDLE_FILES)
+
+
+def _holds_engines(directory: Path) -> bool:
+    """Whether it is `engines` and holds engines only: directories named ROLE.PRECISION.TARGET.LIBRARY,
+    and what their writers leave, whose names start with a dot."""
+    if directory.name != ENGINES_NAME or directory.is_symlink():
+        return False
+    roles = get_args(Role)
+    return all(
+        entry.name.lstrip(".").split(".")[0] in roles
+        and (entry.is_dir() or entry.name.startswith("."))
+        for entry in directory.iterdir()
+    )
 
 
 @contextmanager

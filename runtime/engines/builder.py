@@ -124,7 +124,9 @@ def read_network(trt: Any, network: Any) -> NetworkFacts:
             constant_bytes += _bytes_of(layer.get_output(0))
         if layer.type != trt.LayerType.MATRIX_MULTIPLY:
             continue
-        types = [None if maker is None else maker.type for maker in (source(layer, 0), source(layer, 1))]
+        types = [
+            None if maker is None else maker.type for maker in (source(layer, 0), source(layer, 1))
+        ]
         dequantized = [kind == trt.LayerType.DEQUANTIZE for kind in types]
         if all(dequantized):
             quantized.append(layer.name)

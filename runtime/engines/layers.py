@@ -21,7 +21,7 @@ _LINE = re.compile(
     r"Name: (?P<name>.*?), LayerType: (?P<kind>\w*), Inputs: \[(?P<inputs>.*?)\], "
     r"Constants: \[(?P<constants>.*?)\], Outputs: \[(?P<outputs>.*?)\], TacticName: .*"
 )
-_METADATA = re.compile(r"\[ONNX Layer: (.*?)\](?=\[ONNX Layer: |$)")
+_METADATA = re.compile(r"\[ONNX Layer: (.*?)\](?:\x1f|(?=\[ONNX Layer: )|$)")
 _ACTIVATION = re.compile(r"Total Activation Memory: (\d+) bytes")
 _WEIGHTS = re.compile(r"Total Weights Memory: (\d+) bytes")
 
@@ -108,8 +108,6 @@ def _layer(line: str, last_profile: int) -> Layer | None:
 
 def _tensors(text: str) -> tuple[LayerTensor, ...]:
     return tuple(
-        LayerTensor(
-            name=name, dims=tuple(int(dim) for dim in dims.split(",") if dim), dtype=dtype
-        )
+        LayerTensor(name=name, dims=tuple(int(dim) for dim in dims.split(",") if dim), dtype=dtype)
         for name, dims, dtype in _TENSOR.findall(text)
     )

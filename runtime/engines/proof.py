@@ -187,16 +187,12 @@ def _where(name: str, found: Sequence[Layer], layers: Sequence[Layer]) -> str:
 
 
 def _gathered_at_once(layers: Sequence[Layer]) -> int:
-    last_use = {
-        tensor.name: place for place, layer in enumerate(layers) for tensor in layer.inputs
-    }
+    last_use = {tensor.name: place for place, layer in enumerate(layers) for tensor in layer.inputs}
     alive: list[tuple[int, int]] = []
     for place, layer in enumerate(layers):
         names = {strip_profile(tensor.name) for tensor in layer.inputs}
         if BEAM_INDICES in names and any(name.startswith("self_") for name in names):
-            alive += [
-                (place, last_use[out.name]) for out in layer.outputs if out.name in last_use
-            ]
+            alive += [(place, last_use[out.name]) for out in layer.outputs if out.name in last_use]
     return max(
         (sum(start <= place <= end for start, end in alive) for place in range(len(layers))),
         default=0,
