@@ -58,12 +58,11 @@ class FallbackBackend:
         max_target: int | None,
     ) -> None:
         self._first, self._limits = first, limits
-        self._open_other, self._other = open_other, None
+        self._open_other = open_other
+        self._other: Backend | None = None
         self._max_source, self._max_target = max_source, max_target
         self._lock = threading.Lock()
         self._warned: set[str] = set()
-
-    _other: Backend | None
 
     @property
     def capabilities(self) -> Capabilities:

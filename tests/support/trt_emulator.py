@@ -9,7 +9,7 @@ here raises EmulatorError or computes NaN.
 - Every tensor has an address of its own, aligned, in live memory that holds all of it; outputs and
   scratch memory overlap nothing else.
 - Outputs are written up to their true size only; scratch memory is overwritten by every run.
-- Shapes lie within the profile (else the call gives False, as TensorRT's) and agree with each other.
+- Shapes lie within the profile (else the call gives False, as TensorRT's) and agree.
 - Each thread must make the device its own before using it.
 """
 
@@ -397,7 +397,11 @@ def _execute(
             raise EmulatorError(f"{name} holds {value.min()}")
         feeds[name] = value.astype(engine.float_dtypes.get(name, value.dtype), copy=False)
     names = list(engine.outputs)
-    for name, value in zip(names, engine.session.run(names, feeds), strict=True):
+    try:
+        values = engine.session.run(names, feeds)
+    except Exception as error:  # ONNX Runtime's errors share no root
+        raise EmulatorError(f"the {engine.role} graph can't compute this: {error}") from error
+    for name, value in zip(names, values, strict=True):
         if value.shape != shapes[name]:
             raise EmulatorError(f"{name} is {value.shape}, inferred {shapes[name]}")
         memory(name)[...] = value
