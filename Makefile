@@ -62,7 +62,7 @@ $(RUN_STAMP): pyproject.toml constraints.txt
 	@touch "$(RUN_STAMP)"
 
 $(DEV_STAMP): $(RUN_STAMP)
-	$(PIP_INSTALL) -e '.[cpu,train,dev]'
+	$(PIP_INSTALL) -e '.[cpu,train,dev,trt-rtx]'
 	@touch "$(DEV_STAMP)"
 
 clean:

@@ -190,7 +190,7 @@ def _is_bundle_file(file: Path) -> bool:
 
 
 def _holds_engines(directory: Path) -> bool:
-    """Whether it is `engines` and holds engines only: directories named ROLE.PRECISION.TARGET.LIBRARY,
+    """Whether it is `engines` and holds engines only: directories ROLE.PRECISION.TARGET.LIBRARY,
     and what their writers leave, whose names start with a dot."""
     if directory.name != ENGINES_NAME or directory.is_symlink():
         return False

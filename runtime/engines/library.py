@@ -19,7 +19,7 @@ from runtime.errors import EngineError, MissingExtraError, OptionError
 LibraryName = Literal["tensorrt", "tensorrt_rtx"]
 LIBRARY_NAMES: tuple[LibraryName, ...] = get_args(LibraryName)
 EXTRAS: dict[LibraryName, str] = {"tensorrt": "trt", "tensorrt_rtx": "trt-rtx"}
-OLDEST_VERSION = {"tensorrt": (10, 0), "tensorrt_rtx": (1, 4)}
+OLDEST_VERSION = {"tensorrt": (10, 0), "tensorrt_rtx": (1, 7)}
 
 OLDEST_SM, NEWEST_SM = 75, 121
 """Compute capabilities that TensorRT 11 and tensorrt-rtx know of: 7.5 (Turing) to 12.1."""

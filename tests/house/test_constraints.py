@@ -10,7 +10,8 @@ from support.tree import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS = PROJECT["optional-dependencies"]
-ASKED_FOR = [*PROJECT["dependencies"], *EXTRAS["cpu"], *EXTRAS["train"], *EXTRAS["dev"]]
+INSTALLED = ("cpu", "train", "dev", "trt-rtx")  # by `make test`
+ASKED_FOR = [*PROJECT["dependencies"], *(r for extra in INSTALLED for r in EXTRAS[extra])]
 FLOORS_FOR_KNOWN_HOLES = {"torch": (2, 10), "onnx": (1, 21), "sentencepiece": (0, 2, 1)}
 
 
@@ -26,8 +27,8 @@ def numbers(version: str) -> tuple[int, ...]:
 
 @pytest.mark.parametrize("requirement", ASKED_FOR)
 def test_requirement_is_pinned_within_its_range(requirement: str) -> None:
-    match = re.fullmatch(r"([A-Za-z0-9-]+)>=([0-9.]+)", requirement)
-    assert match is not None, f"{requirement}: expected NAME>=VERSION"
+    match = re.fullmatch(r"([A-Za-z0-9-]+)(?:\[[a-z0-9]+\])?>=([0-9.]+)", requirement)
+    assert match is not None, f"{requirement}: expected NAME>=VERSION or NAME[EXTRA]>=VERSION"
     name, floor = match.groups()
     assert pinned()[name.lower()] >= numbers(floor)
 

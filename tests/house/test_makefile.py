@@ -57,7 +57,9 @@ def test_install_is_guarded_by_a_stamp(tree: Path) -> None:
     assert make(tree, FAKE_PYTHON, "venv").returncode == 0
     assert installs(tree) == ["-m pip install -c constraints.txt -e .[cpu,train]"]
     assert make(tree, FAKE_PYTHON, "venv-dev", "PIP_ARGS=--quiet").returncode == 0
-    assert installs(tree)[1:] == ["-m pip install --quiet -c constraints.txt -e .[cpu,train,dev]"]
+    assert installs(tree)[1:] == [
+        "-m pip install --quiet -c constraints.txt -e .[cpu,train,dev,trt-rtx]"
+    ]
 
 
 @pytest.mark.parametrize("name", ["pyproject.toml", "constraints.txt"])
