@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from runtime.bundle import Bundle
 from runtime.errors import MissingExtraError
-from runtime.graph_contract import LOG_PROBS
+from runtime.graph_contract import INT8_DISABLED_OPTIMIZERS, LOG_PROBS
 from runtime.manifest import ModelSpec, Precision
 
 _FLOAT_MATMULS = frozenset({"MatMul", "FusedMatMul", "Gemm", "FusedGemm"})
@@ -61,11 +61,13 @@ def profile_bundle(bundle: Bundle, shape: StepShape | None = None) -> dict[str, 
     precisions: tuple[Precision, ...] = ("fp32", "int8")
     for precision in precisions:
         path = bundle.graph_path(bundle.graph("decoder_step", precision))
-        found[precision] = profile_step(path, model, shape).to_json()
+        found[precision] = profile_step(path, model, precision, shape).to_json()
     return found
 
 
-def profile_step(path: Path, model: ModelSpec, shape: StepShape | None = None) -> StepProfile:
+def profile_step(
+    path: Path, model: ModelSpec, precision: Precision, shape: StepShape | None = None
+) -> StepProfile:
     """Runs the decoder-step graph at `path` on random caches and sums up the profiler's times.
 
     Raises MissingExtraError without onnxruntime.
@@ -85,7 +87,7 @@ def profile_step(path: Path, model: ModelSpec, shape: StepShape | None = None) -
             str(path),
             options,
             providers=["CPUExecutionProvider"],
-            disabled_optimizers=["CommonSubexpressionElimination"],
+            disabled_optimizers=list(INT8_DISABLED_OPTIMIZERS) if precision == "int8" else None,
         )
         feeds = _feeds(session, shape)
         outputs = [output.name for output in session.get_outputs() if output.name != LOG_PROBS]

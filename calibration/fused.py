@@ -14,9 +14,7 @@ import onnxruntime
 
 from calibration.errors import CalibrationError
 from calibration.graph_file import load_graph
-
-# Merges Quantize nodes that read the same tensor, after which none of their MatMuls is fused.
-DISABLED_OPTIMIZERS = ("CommonSubexpressionElimination",)
+from runtime.graph_contract import INT8_DISABLED_OPTIMIZERS
 
 INT8_OPERATORS = frozenset(
     {"MatMulIntegerToFloat", "QLinearMatMul", "MatMulInteger", "DynamicQuantizeMatMul", "QGemm"}
@@ -24,7 +22,7 @@ INT8_OPERATORS = frozenset(
 
 
 def count_fused_int8(
-    path: Path, *, disabled_optimizers: Sequence[str] = DISABLED_OPTIMIZERS
+    path: Path, *, disabled_optimizers: Sequence[str] = INT8_DISABLED_OPTIMIZERS
 ) -> int:
     """How many INT8 MatMuls there are once ONNX Runtime has optimized the graph for this CPU.
 

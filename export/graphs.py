@@ -3,7 +3,8 @@
 Names, types and sizes of their inputs and outputs stand in `runtime.graph_contract`. The code that
 is exported is the model's own (`Encoder`, `Decoder.step`); a copy of it is prepared first, so that
 the graphs come out short: weights lie as [in, out], the attention scale is folded into W_q and b_q,
-and a decoding step keeps its tokens as [B,K,D] (B sentences, K beams) between attentions.
+and a decoding step keeps its tokens as N = B*K rows [N,D] (B sentences, K beams): of two dimensions
+a MatMul and the Add of its bias are one operation to ONNX Runtime.
 
 Initializers carry their state_dict names, MatMul nodes the name of the module whose weight they
 hold (`decoder.layers.0.ffn.in_proj`). What a graph computes does not depend on how large B, K, S, T
@@ -15,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import logging
+import types
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -30,8 +32,9 @@ from export.errors import ExportError
 from model.attention import MultiHeadAttention
 from model.config import ModelConfig, padded_size
 from model.eager import special_token_ids as special_token_ids
+from model.layers import DecoderLayer
 from model.positions import PositionTable, Rotary
-from model.transformer import Transformer, banned_mask
+from model.transformer import Embedding, Transformer, banned_mask
 from runtime.graph_contract import BANNED, graph_inputs, graph_outputs
 from runtime.manifest import ModelSpec, Role
 
@@ -102,8 +105,12 @@ class _DecoderStepGraph(nn.Module):
         self.register_buffer("is_eos", torch.arange(self.vocab_size) == eos_id)
         self.register_buffer("banned_bias", torch.where(banned, BANNED, 0.0))
         self.register_buffer("divisor", torch.tensor(self.vocab_size, dtype=torch.int32))
+        self.decoder.embedding = _StepEmbedding(self.decoder.embedding)
         for layer in self.decoder.layers:
-            layer.self_attention = _StepAttention(layer.self_attention)  # type: ignore[arg-type]
+            layer.self_attention = _StepSelfAttention(layer.self_attention)  # type: ignore[arg-type]
+            layer.cross_attention = _StepCrossAttention(layer.cross_attention)  # type: ignore[arg-type]
+            attend = types.MethodType(_attend_to_source, layer)
+            layer.attend_to_source = attend  # type: ignore[assignment]
 
     def forward(
         self,
@@ -128,7 +135,7 @@ class _DecoderStepGraph(nn.Module):
             return extend
 
         for layer in self.decoder.layers:
-            layer.self_attention.beams = token_ids.shape  # type: ignore[union-attr]
+            layer.cross_attention.beams = token_ids.shape  # type: ignore[union-attr]
         if self.rotary:  # one position a row; tables broadcast over the beams by themselves
             position = position.expand(token_ids.shape).reshape(-1, 1)  # [N,1]
         hidden = self.decoder.step(
@@ -137,9 +144,10 @@ class _DecoderStepGraph(nn.Module):
             list(zip(cross[0::2], cross[1::2], strict=True)),
             src_mask,
             [extender(layer) for layer in range(len(self.decoder.layers))],
-        )  # [B,K,D]
+        )  # [N,D]
         bias = torch.where(self.is_eos, eos_bias, self.banned_bias)  # [B,V]
-        logits = self._project_output(hidden) + bias.unsqueeze(1)  # [B,K,V]
+        logits = self._project_output(hidden).reshape(*token_ids.shape, -1)  # [B,K,V]
+        logits = logits + bias.unsqueeze(1)
         log_probs = logits.log_softmax(dim=-1)
         totals = (log_probs + sum_log_probs.unsqueeze(-1)).flatten(1)  # [B,K*V]
         scores, flat_ids = totals.topk(2 * token_ids.size(1))  # [B,2K]
@@ -152,30 +160,66 @@ class _DecoderStepGraph(nn.Module):
         return [scores, token, parent, *present, log_probs]
 
     def _project_output(self, hidden: Tensor) -> Tensor:
-        """[B,K,D] -> [B,K,V]. Where the embedding is tied, the graph holds its table once."""
+        """[N,D] -> [N,V]. Where the embedding is tied, the graph holds its table once."""
         if self.tied:
             return torch.matmul(hidden, self.decoder.embedding.tokens.weight.t())
         return self.output(hidden)  # type: ignore[no-any-return]
 
 
-class _StepAttention(MultiHeadAttention):
-    """Self-attention of a step: x [B,K,D] is N = B*K rows of one token, and no copy is needed."""
+class _StepEmbedding(Embedding):
+    """The vectors of a step's tokens as one row each."""
 
-    beams: torch.Size
+    def __init__(self, embedding: Embedding) -> None:
+        nn.Module.__init__(self)
+        self.__dict__.update(embedding.__dict__)
+
+    def forward(self, ids: Tensor, positions: Tensor) -> Tensor:
+        """ids [B,K], positions [B,1] -> [N,D]."""
+        return super().forward(ids, positions).flatten(0, 1)
+
+
+class _StepSelfAttention(MultiHeadAttention):
+    """Self-attention of a step: x [N,D], one token a row."""
 
     def __init__(self, attention: MultiHeadAttention) -> None:
         nn.Module.__init__(self)
         self.__dict__.update(attention.__dict__)
 
     def split_heads(self, x: Tensor) -> Tensor:
-        """[B,K,H*Dh] -> [N,H,1,Dh]."""
+        """[N,H*Dh] -> [N,H,1,Dh]."""
         return x.reshape(-1, self.num_heads, 1, self.head_dim)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-        """q [N,H,1,Dh]; k, v [N,H,T+1,Dh] -> [B,K,D]."""
+        """q [N,H,1,Dh]; k, v [N,H,T+1,Dh] -> [N,D]."""
         context = self._attend_written_out(q, k, v, mask)  # [N,H,1,Dh]
-        joined = context.reshape(*self.beams, self.num_heads * self.head_dim)
-        return self.out_proj(joined)  # type: ignore[no-any-return]
+        return self.out_proj(context.reshape(-1, self.num_heads * self.head_dim))  # type: ignore[no-any-return]
+
+
+class _StepCrossAttention(MultiHeadAttention):
+    """Cross-attention of a step: x [N,D] is K queries of each of B sentences."""
+
+    beams: torch.Size  # B, K
+
+    def __init__(self, attention: MultiHeadAttention) -> None:
+        nn.Module.__init__(self)
+        self.__dict__.update(attention.__dict__)
+
+    def split_heads(self, x: Tensor) -> Tensor:
+        """[N,H*Dh] -> [B,H,K,Dh]."""
+        return x.reshape(*self.beams, self.num_heads, self.head_dim).transpose(1, 2)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+        """q [B,H,K,Dh]; k, v [B,H,S,Dh] -> [N,D]."""
+        context = self._attend_written_out(q, k, v, mask).transpose(1, 2)  # [B,K,H,Dh]
+        return self.out_proj(context.reshape(-1, self.num_heads * self.head_dim))  # type: ignore[no-any-return]
+
+
+def _attend_to_source(
+    layer: DecoderLayer, x: Tensor, cross_k: Tensor, cross_v: Tensor, src_mask: Tensor
+) -> Tensor:
+    """DecoderLayer.attend_to_source for x [N,D] -> [N,D]."""
+    q = layer.cross_attention.project_query(x)
+    return layer.cross_attention.attend(q, cross_k, cross_v, src_mask)
 
 
 class _MatMul(nn.Module):

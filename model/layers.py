@@ -127,12 +127,15 @@ class DecoderLayer(nn.Module):
                 k, v = extend(k, v)
             return self.self_attention.attend(q, k, v, self_mask)
 
-        def attend_to_source(y: Tensor) -> Tensor:
-            # The beams of a sentence stand on the query axis, so that its keys exist once.
-            queries = y.reshape(cross_k.size(0), -1, y.size(-1))  # [B, K*Tq, D]
-            q = self.cross_attention.project_query(queries)
-            return self.cross_attention.attend(q, cross_k, cross_v, src_mask).reshape(y.shape)
-
         x = self.self_residual(x, attend_to_target)
-        x = self.cross_residual(x, attend_to_source)
+        x = self.cross_residual(x, lambda y: self.attend_to_source(y, cross_k, cross_v, src_mask))
         return self.ffn_residual(x, self.ffn)  # type: ignore[no-any-return]
+
+    def attend_to_source(
+        self, x: Tensor, cross_k: Tensor, cross_v: Tensor, src_mask: Tensor
+    ) -> Tensor:
+        """x [R,Tq,D] -> [R,Tq,D]. The beams of a sentence stand on the query axis, so that its keys
+        exist once."""
+        queries = x.reshape(cross_k.size(0), -1, x.size(-1))  # [B, K*Tq, D]
+        q = self.cross_attention.project_query(queries)
+        return self.cross_attention.attend(q, cross_k, cross_v, src_mask).reshape(x.shape)

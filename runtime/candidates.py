@@ -26,10 +26,9 @@ class Beams(NamedTuple):
 
     def take(self, indices: npt.NDArray[np.integer]) -> Beams:
         """The candidates at indices [B,n] of each sentence."""
+        rows = np.arange(len(indices))[:, None]
         return Beams(
-            np.take_along_axis(self.token_ids, indices, axis=1),
-            np.take_along_axis(self.parents, indices, axis=1),
-            np.take_along_axis(self.scores, indices, axis=1),
+            self.token_ids[rows, indices], self.parents[rows, indices], self.scores[rows, indices]
         )
 
     def first(self, count: int) -> Beams:
@@ -104,7 +103,8 @@ def replace_ended(ranked: Beams, eos_id: int) -> Beams:
     if not ends.any():
         return ranked.first(beam_size)
     spare = np.argsort(is_eos[:, beam_size:], axis=1, kind="stable")  # those that are not EOS first
-    taken = np.cumsum(ends, axis=1) - 1
-    replacement = beam_size + np.take_along_axis(spare, np.maximum(taken, 0), axis=1)
-    source = np.where(ends, replacement, np.arange(beam_size))
+    source = np.tile(np.arange(beam_size), (len(ends), 1))
+    row, slot = np.nonzero(ends)
+    taken = np.cumsum(ends, axis=1)[row, slot] - 1  # how many slots before it are replaced
+    source[row, slot] = beam_size + spare[row, taken]
     return ranked.take(source)

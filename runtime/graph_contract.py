@@ -29,6 +29,10 @@ LOG_PROBS = "log_probs"
 BANNED = -1e9
 """What eos_bias is where EOS is banned, and what banned ids get: added before log-softmax."""
 
+INT8_DISABLED_OPTIMIZERS = ("CommonSubexpressionElimination", "MatMulAddFusion")
+"""Optimizers of ONNX Runtime that must be off for graphs with Q/DQ: the first merges equal Q nodes,
+the second makes a float Gemm of a MatMul and its bias; what either touched is not fused to INT8."""
+
 
 def cross_names(num_layers: int) -> list[str]:
     """Cross-attention keys and values, layer by layer: outputs of the encoder, inputs of a step."""

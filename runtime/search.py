@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -196,6 +197,15 @@ def _nan_text(capabilities: Capabilities, step: int) -> str:
     )
 
 
+class _Step(NamedTuple):
+    """The beams that went on after a step, and where among them each source is."""
+
+    rows: npt.NDArray[np.intp]  # [B]: which sources were searched
+    row_of: npt.NDArray[np.int64]  # [sources]: the place of each in `rows`, where it is there
+    token_ids: IntArray  # [B,K]
+    parents: IntArray  # [B,K]
+
+
 class _Found:
     """The hypotheses that ended, and the back-pointers that spell them."""
 
@@ -207,9 +217,10 @@ class _Found:
         self._enough = 1 if beam_size == 1 else options.max_finished
         if options.sampling:
             self._enough = beam_size
-        self._shape = (num_sources, beam_size)
-        self._steps: list[tuple[IntArray, IntArray]] = []  # token_ids, parents: [sources, K] each
+        self._num_sources = num_sources
+        self._steps: list[_Step] = []
         self._ended: list[list[Hypothesis]] = [[] for _ in range(num_sources)]
+        self._counts = np.zeros(num_sources, dtype=np.int64)  # of _ended
 
     def add(
         self, rows: npt.NDArray[np.intp], reached: Beams, going: Beams, at_limit: BoolArray
@@ -224,23 +235,27 @@ class _Found:
         if ends.any():
             for row, rank in np.argwhere(ends).tolist():
                 self._store(rows[row], reached, row, rank)
-        counts = np.array([len(self._ended[source]) for source in rows])
+        counts = self._counts[rows]
         alive = going.scores > UNREACHABLE
         done: BoolArray = at_limit | (counts >= self._enough) | ~alive.any(axis=1)
-        for row in np.flatnonzero(done & (counts == 0)).tolist():
-            self._store(rows[row], reached, row, 0)  # nothing can be reached: the best of that
-        token_ids = np.empty(self._shape, dtype=np.int32)
-        parents = np.empty(self._shape, dtype=np.int32)
-        token_ids[rows], parents[rows] = going.token_ids, going.parents
-        self._steps.append((token_ids, parents))
+        if done.any():
+            for row in np.flatnonzero(done & (counts == 0)).tolist():
+                self._store(rows[row], reached, row, 0)  # nothing can be reached: the best of that
+        if self._steps and self._steps[-1].rows is rows:
+            row_of = self._steps[-1].row_of
+        else:
+            row_of = np.empty(self._num_sources, dtype=np.int64)
+            row_of[rows] = np.arange(len(rows))
+        self._steps.append(_Step(rows, row_of, going.token_ids, going.parents))
         return done
 
     def _store(self, source: int, reached: Beams, row: int, rank: int) -> None:
         spelt = [int(reached.token_ids[row, rank])]
         beam = int(reached.parents[row, rank])
-        for token_ids, parents in reversed(self._steps):
-            spelt.append(int(token_ids[source, beam]))
-            beam = int(parents[source, beam])
+        for step in reversed(self._steps):
+            place = step.row_of[source], beam
+            spelt.append(int(step.token_ids[place]))
+            beam = int(step.parents[place])
         finished = spelt[0] == self._eos_id
         sum_log_prob = float(reached.scores[row, rank])
         self._ended[source].append(
@@ -251,6 +266,7 @@ class _Found:
                 finished=finished,
             )
         )
+        self._counts[source] += 1
 
     def results(self) -> list[list[Hypothesis]]:
         """Best first; among equal scores the one that ended first."""

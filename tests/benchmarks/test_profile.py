@@ -64,4 +64,4 @@ def test_without_onnxruntime_the_extra_is_named(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     bundle = Bundle.open(GOLDEN)
     with pytest.raises(MissingExtraError, match=r"needs the package onnxruntime.*leanseq\[cpu\]"):
-        profile_step(GOLDEN / "decoder_step.fp32.onnx", bundle.manifest.model)
+        profile_step(GOLDEN / "decoder_step.fp32.onnx", bundle.manifest.model, "fp32")

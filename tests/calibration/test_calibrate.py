@@ -19,7 +19,7 @@ from runtime.errors import OptionError
 from runtime.options import SearchOptions
 from runtime.search import search
 
-ENCODER_INPUT, STEP_INPUT = "encoder.embedding.add:0", "decoder.embedding.add:0"
+ENCODER_INPUT, STEP_INPUT = "encoder.embedding.add:0", "decoder.embedding.reshape:0"
 
 
 def collect(graphs, sources=None, options=None, **settings: Any):

@@ -19,6 +19,7 @@ from calibration.graph_file import graph_sha256
 from calibration.matmuls import find_weight_matmuls, role_of
 from calibration.quantize import quantize_graph, quantize_weight
 from calibration.ranges import Ranges
+from runtime.graph_contract import INT8_DISABLED_OPTIMIZERS
 
 
 def ranges_of(path: Path, **bounds: float) -> Ranges:
@@ -46,7 +47,7 @@ def run(path: Path, x: np.ndarray) -> np.ndarray:
         str(path),
         options,
         providers=["CPUExecutionProvider"],
-        disabled_optimizers=["CommonSubexpressionElimination"],
+        disabled_optimizers=list(INT8_DISABLED_OPTIMIZERS),
     )
     return session.run(None, {"x": x})[0]
 

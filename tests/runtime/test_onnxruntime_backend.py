@@ -19,6 +19,7 @@ from runtime import onnxruntime_backend
 from runtime.backend import Candidates
 from runtime.bundle import Bundle, finish_manifest, write_bundle
 from runtime.errors import BackendError, BundleError, OptionError
+from runtime.graph_contract import INT8_DISABLED_OPTIMIZERS
 from runtime.manifest import GraphSpec, Manifest, TextSpec
 from runtime.onnxruntime_backend import OnnxRuntimeBackend
 from runtime.options import SearchOptions
@@ -154,7 +155,7 @@ def test_observers_see_extra_outputs(random_graphs: Graphs, tmp_path: Path) -> N
     token_ids = np.full((2, 2), 2, dtype=np.int32)
     sums = np.zeros((2, 2), dtype=np.float32)
     found = backend.step(state, token_ids, np.zeros_like(token_ids), sums, ban_eos=True)
-    assert seen == [("encoder.embedding.add:0", (2, 3, 32)), (name, (2, 2, 64))]
+    assert seen == [("encoder.embedding.add:0", (2, 3, 32)), (name, (4, 64))]
     unobserved = OnnxRuntimeBackend(*parts)
     state = unobserved.begin(ids[:, :3], mask[:, :3], 2, 8)
     other = unobserved.step(state, token_ids, np.zeros_like(token_ids), sums, ban_eos=True)
@@ -180,15 +181,15 @@ def test_ban_eos_makes_eos_unreachable(random_graphs: Graphs) -> None:
 
 
 @pytest.mark.parametrize(
-    ("precision", "disabled"), [("fp32", None), ("int8", ["CommonSubexpressionElimination"])]
+    ("precision", "disabled"), [("fp32", None), ("int8", list(INT8_DISABLED_OPTIMIZERS))]
 )
-def test_equal_quantizers_are_not_merged(
+def test_what_undoes_int8_is_off(
     random_graphs: Graphs,
     monkeypatch: pytest.MonkeyPatch,
     precision: Any,
     disabled: list[str] | None,
 ) -> None:
-    """Merged, they would leave MatMuls in float: calibration.fused counts what becomes of them."""
+    """calibration.fused counts what would become of them."""
     seen: list[Any] = []
 
     class Recording(onnxruntime.InferenceSession):
