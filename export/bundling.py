@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import dataclasses
 import hashlib
 import logging
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,12 +15,14 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import calibration
+import model
 from calibration.calibrate import DEFAULT_SENTENCES, calibrate
 from calibration.fused import count_fused_int8
 from calibration.quantize import QuantizeReport, quantize_graph
 from calibration.ranges import Ranges
 from calibration.statistics import Method
-from export.check import check_graph
+from export.check import check_graph, matmul_names
 from export.errors import ExportError
 from export.graphs import OPSET, export_decoder_step, export_encoder, model_spec, special_token_ids
 from export.half import convert_to_fp16
@@ -33,6 +38,7 @@ from runtime.version import __version__
 logger = logging.getLogger(__name__)
 
 ROLES: tuple[Role, Role] = ("encoder", "decoder_step")
+PRODUCT_REASON = "it multiplies two activations"
 _LIBRARIES = ("torch", "onnx", "onnxscript", "onnxruntime")
 
 
@@ -64,6 +70,7 @@ class BundleRecipe:
         source: dict[str, Any] = {
             "checkpoint": checkpoint_sha256,
             "leanseq": __version__,
+            "code": _code_sha256(),
             "libraries": {name: version(name).split("+")[0] for name in _LIBRARIES},
         }
         if self.int8:
@@ -92,12 +99,11 @@ def make_bundle(checkpoint: Checkpoint, recipe: BundleRecipe, out: Path) -> None
             "fp32": dict.fromkeys(ROLES),
             "fp16": dict.fromkeys(ROLES),
         }
+        _convert(directory, "fp32", "fp16")
         if recipe.int8:
-            quantized = _quantize(checkpoint, recipe, directory)
-            precisions["int8"] = precisions["int8_fp16"] = quantized
-        for half, full in (("fp16", "fp32"), ("int8_fp16", "int8")):
-            if half in precisions:
-                _convert(directory, full, half)  # type: ignore[arg-type]
+            ranges = _calibrate(checkpoint, recipe, directory)
+            precisions["int8"] = _quantize(directory, ranges, recipe.int8_logits)
+            precisions["int8_fp16"] = _quantize_for_gpus(directory, ranges, recipe.int8_logits)
         graphs = [
             _spec(checkpoint.config, directory, role, precision, report)
             for precision, by_role in precisions.items()
@@ -114,14 +120,14 @@ def _export_fp32(checkpoint: Checkpoint, directory: Path) -> None:
 
 
 def _quantize(
-    checkpoint: Checkpoint, recipe: BundleRecipe, directory: Path
+    directory: Path, ranges: Ranges, int8_logits: bool | None
 ) -> dict[Role, QuantizeReport | None]:
-    ranges = _calibrate(checkpoint, recipe, directory)
+    """Writes the INT8 graphs, and checks that ONNX Runtime runs them as such."""
     reports: dict[Role, QuantizeReport | None] = {}
     for role in ROLES:
         target = _path(directory, role, "int8")
         report = quantize_graph(
-            _path(directory, role, "fp32"), target, ranges, quantize_logits=recipe.int8_logits
+            _path(directory, role, "fp32"), target, ranges, quantize_logits=int8_logits
         )
         expected, fused = len(report.int8_matmuls), count_fused_int8(target)
         if fused != expected:
@@ -135,6 +141,25 @@ def _quantize(
             role, expected, len(report.float_matmuls), report.size_ratio,
         )  # fmt: skip
         reports[role] = report
+    return reports
+
+
+def _quantize_for_gpus(
+    directory: Path, ranges: Ranges, int8_logits: bool | None
+) -> dict[Role, QuantizeReport | None]:
+    """Writes the graphs in INT8 with FP16 between, for TensorRT.
+
+    Logits stay float where nobody said otherwise: their table is the embedding's too, which an INT8
+    copy would only stand beside (docs/decisions/0007-engines.md).
+    """
+    reports: dict[Role, QuantizeReport | None] = {}
+    with _stage("quantize: int8 with fp16 between"), tempfile.TemporaryDirectory() as name:
+        for role in ROLES:
+            full = Path(name) / graph_file_name(role, "int8")
+            reports[role] = quantize_graph(
+                _path(directory, role, "fp32"), full, ranges, quantize_logits=int8_logits or False
+            )
+            convert_to_fp16(full, _path(directory, role, "int8_fp16"))
     return reports
 
 
@@ -177,7 +202,16 @@ def _spec(
             f"{role} in {precision} has {spec.int8_matmuls} quantized MatMuls, expected "
             f"{expected}: the conversion lost some, report this"
         )
-    return spec
+    if report is None:
+        return spec
+    products = {
+        name: PRODUCT_REASON
+        for name in matmul_names(_path(directory, role, precision))
+        if name not in report.int8_matmuls and name not in report.float_matmuls
+    }
+    return dataclasses.replace(
+        spec, int8_names=report.int8_matmuls, float_matmuls={**report.float_matmuls, **products}
+    )
 
 
 def _manifest(checkpoint: Checkpoint, recipe: BundleRecipe, graphs: list[GraphSpec]) -> Manifest:
@@ -195,6 +229,17 @@ def _manifest(checkpoint: Checkpoint, recipe: BundleRecipe, graphs: list[GraphSp
         search_defaults={name: defaults[name] for name in ("beam_size", "length_penalty")},
         source=recipe.source(checkpoint.sha256),
     )
+
+
+@functools.cache
+def _code_sha256() -> str:
+    """Of the sources that decide a bundle's bytes: a bundle of older code is not taken for new."""
+    folders = {Path(__file__).parent, *map(Path, calibration.__path__), *map(Path, model.__path__)}
+    files = [file for folder in folders for file in folder.glob("*.py")]
+    digest = hashlib.sha256()
+    for file in sorted(files, key=lambda file: (file.parent.name, file.name)):
+        digest.update(f"{file.parent.name}/{file.name}\0".encode() + file.read_bytes())
+    return digest.hexdigest()
 
 
 def _path(directory: Path, role: Role, precision: Precision) -> Path:
