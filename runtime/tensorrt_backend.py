@@ -11,19 +11,28 @@ L layers, H heads, Dh head_dim, V vocabulary.
 from __future__ import annotations
 
 import logging
-import threading
 import weakref
-from collections import defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from runtime.backend import BoolArray, Candidates, Capabilities, DecoderState, FloatArray, IntArray
-from runtime.device import Device
+from runtime.backend import (
+    Backend,
+    BoolArray,
+    Candidates,
+    Capabilities,
+    DecoderState,
+    FloatArray,
+    IntArray,
+)
+from runtime.bundle import Bundle
+from runtime.device import CudaDevice, Device
+from runtime.engine_loading import load_engines
 from runtime.engine_pair import Capacity, EnginePair, Sizes, sizes
-from runtime.errors import BackendError, DeviceMemoryError, SplitBatchError
+from runtime.errors import BackendError
+from runtime.fallback import FallbackBackend
 from runtime.graph_contract import (
     BANNED,
     BEAM_INDICES,
@@ -37,8 +46,11 @@ from runtime.graph_contract import (
     TOKEN_IDS,
     cache_dtype,
 )
-from runtime.manifest import SpecialTokenIds
+from runtime.manifest import Precision, SpecialTokenIds
+from runtime.registry import open_backend
+from runtime.tensorrt_check import check_tensorrt
 from runtime.workspace import Workspace
+from runtime.workspace_pool import WorkspacePool
 
 log = logging.getLogger(__name__)
 
@@ -78,22 +90,59 @@ class TensorRtBackend:
         *,
         detail: dict[str, Any] | None = None,
     ) -> None:
-        self._engines, self._device = engines, device
-        self._pad_id = special_ids.pad
-        self._pool = _Pool(device, engines)
+        self._device, self._pad_id = device, special_ids.pad
+        self._model, self._precision = engines.model, engines.precision
+        self._pool = WorkspacePool(device, engines)
         self._detail = dict(detail or {})
+
+    @classmethod
+    def open(
+        cls,
+        bundle: Bundle,
+        *,
+        precision: Precision = "fp16",
+        threads: int | None = None,
+        build: bool = True,
+    ) -> Backend:
+        """The engines of a bundle on the first GPU here, and ONNX Runtime beyond their limits.
+
+        build: whether an engine that is missing, or fits nothing here, is built. threads: of ONNX
+        Runtime. Raises EngineError for engines that can't be found, built or loaded; what
+        `check_tensorrt` raises where TensorRT can't run.
+        """
+        library, device = check_tensorrt(), CudaDevice()
+        engines = load_engines(bundle, precision, library, device, build=build)
+        return cls(
+            engines, bundle.manifest.special_ids, device, detail={library.name: library.version}
+        ).with_fallback(bundle, threads)
+
+    def with_fallback(self, bundle: Bundle, threads: int | None = None) -> Backend:
+        """This, and ONNX Runtime over the same bundle for what is beyond the engines' limits."""
+        same = _FALLBACK_PRECISION.get(self._precision)
+        return FallbackBackend(
+            self,
+            self._pool.reach(),
+            lambda: open_backend(
+                bundle,
+                "onnxruntime",
+                precision=same if same in bundle.precisions() else None,
+                threads=threads,
+            ),
+            max_source=self._model.max_source,
+            max_target=self._model.max_target,
+        )
 
     @property
     def capabilities(self) -> Capabilities:
-        model, limits = self._engines.model, self._pool.limits()
+        reach = self._pool.reach()
         return Capabilities(
             name="tensorrt",
             device=self._device.name,
-            precision=self._engines.precision,
-            vocab_size=model.vocab_size,
-            max_source=_smaller(model.max_source, max(limit.source for limit in limits)),
-            max_target=_smaller(model.max_target, max(limit.target for limit in limits)),
-            detail=self._detail | {"profiles": [str(limit) for limit in limits]},
+            precision=self._precision,
+            vocab_size=self._model.vocab_size,
+            max_source=_smaller(self._model.max_source, reach.source),
+            max_target=_smaller(self._model.max_target, reach.target),
+            detail=self._detail | {"limits": str(reach)},
         )
 
     def begin(
@@ -197,8 +246,8 @@ class TensorRtBackend:
 
     def _row_bytes(self, state: _State) -> list[tuple[str, int]]:
         """How long a sentence's row is, of all that has one for each sentence."""
-        model = self._engines.model
-        element = np.dtype(cache_dtype(self._engines.precision)).itemsize
+        model = self._model
+        element = np.dtype(cache_dtype(self._precision)).itemsize
         cross = model.num_heads * state.source * model.head_dim * element  # [H,S,Dh]
         return [(SRC_MASK, state.source), *((name, cross) for name in state.workspace.cross)]
 
@@ -211,113 +260,6 @@ class TensorRtBackend:
         widths = ((0, 0), (0, padding))
         ids = np.pad(src_ids.astype(np.int32, copy=False), widths, constant_values=self._pad_id)
         return ids, np.pad(src_mask, widths, constant_values=False)
-
-
-class _Pool:
-    """Workspaces that no state holds, by profile, and how large they may be."""
-
-    def __init__(self, device: Device, engines: EnginePair) -> None:
-        self._device, self._engines = device, engines
-        self._limits = engines.capacities()
-        self._free: dict[int, list[Workspace]] = defaultdict(list)
-        self._lock = threading.RLock()  # a state can be collected, and give back, at any time
-        self.closed = False
-
-    def limits(self) -> list[Capacity]:
-        """The largest sizes that each profile takes, given the memory that there is."""
-        return list(self._limits)
-
-    def take(self, batch: int, beam: int, source: int, target: int) -> Workspace:
-        """One that takes these sizes, made where none is free. See `TensorRtBackend.begin`."""
-        with self._lock:
-            if self.closed:
-                raise BackendError("the tensorrt backend is closed; open it again to go on")
-            profile = self._choose(batch, beam, source, target)
-            for workspace in self._free[profile]:
-                if workspace.capacity.batch >= batch:
-                    self._free[profile].remove(workspace)
-                    return workspace
-            made = self._make(profile)
-            if made is not None and made.capacity.batch >= batch:
-                return made
-            if made is not None:
-                self._free[profile].append(made)
-            return self.take(batch, beam, source, target)  # the limits are lower now
-
-    def give_back(self, workspace: Workspace) -> None:
-        """Called when a state is gone, by whatever thread."""
-        with self._lock:
-            if not self.closed:
-                self._free[workspace.profile].append(workspace)
-                return
-        self._device.use()
-        workspace.close()
-
-    def close(self) -> None:
-        """Frees what no state holds; what one holds is freed when it is gone."""
-        with self._lock:
-            if self.closed:
-                return
-            self.closed = True
-            self._clear()
-
-    def _choose(self, batch: int, beam: int, source: int, target: int) -> int:
-        """The first profile that takes it all: the one for latency comes first."""
-        fitting = [
-            profile
-            for profile, limit in enumerate(self._limits)
-            if beam <= limit.beam and source <= limit.source and target <= limit.target
-        ]
-        if not fitting:
-            widest = max(self._limits, key=lambda limit: (limit.beam, limit.source, limit.target))
-            raise BackendError(
-                f"beam {beam}, source {source}, target {target} asked for; the engines were built "
-                f"for {widest}: ask for less, or build them again with larger limits "
-                "(--max-beam, --max-source, --max-target)"
-            )
-        for profile in fitting:
-            if batch <= self._limits[profile].batch:
-                return profile
-        most = max(self._limits[profile].batch for profile in fitting)
-        if most == 0:
-            raise DeviceMemoryError(
-                f"{self._device.name} has no memory for one sentence of beam {beam}, source "
-                f"{source}, target {target}; free some (nvidia-smi lists who holds it), or build "
-                "engines with lower limits"
-            )
-        groups = [list(range(i, min(i + most, batch))) for i in range(0, batch, most)]
-        raise SplitBatchError(groups, f"{batch} sentences; the engines take {most} at a time")
-
-    def _make(self, profile: int) -> Workspace | None:
-        """A workspace of the profile's limit, or of half of that, and so on.
-
-        None where not even one sentence fits, and another profile may. The limit is then lowered.
-        """
-        while self._limits[profile].batch > 0:
-            limit = self._limits[profile]
-            try:
-                return Workspace(self._device, self._engines, profile, limit)
-            except DeviceMemoryError:
-                if any(self._free.values()):
-                    self._clear()
-                    continue
-                if limit.batch == 1 and profile == 0:
-                    raise
-            lower = limit.batch // 2
-            log.warning(
-                "%s has no memory for batches of %d: going on with %d",
-                self._device.name,
-                limit.batch,
-                max(lower, 1),
-            )
-            self._limits[profile] = replace(limit, batch=lower)
-        return None
-
-    def _clear(self) -> None:
-        self._device.use()
-        for workspaces in self._free.values():
-            while workspaces:
-                workspaces.pop().close()
 
 
 def _sizes(state: _State) -> Sizes:
@@ -335,6 +277,9 @@ def _to_device(values: npt.NDArray[Any], rows: IntArray) -> npt.NDArray[Any]:
     placed = np.empty_like(values)
     placed[rows] = values
     return placed
+
+
+_FALLBACK_PRECISION: dict[Precision, Precision] = {"fp16": "fp32", "int8_fp16": "int8"}
 
 
 def _smaller(limit: int | None, other: int) -> int:
