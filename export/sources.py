@@ -20,6 +20,7 @@ from model.corpora.phrases import Parameters, PhraseCorpus, Target, make
 from model.errors import CheckpointError, ConfigError, DataError
 from model.settings import TrainingSettings, demo_settings
 from model.training import train
+from model.training_state import has_state
 from runtime.errors import OptionError
 
 logger = logging.getLogger(__name__)
@@ -85,8 +86,10 @@ def from_embedded_corpus(
 ) -> Sources:
     """The demo: corpus and checkpoint in WORK_DIR, made where they are not there yet.
 
-    A training that was killed goes on. Raises what the corpus and the training raise.
+    A training that was killed goes on. Raises OptionError where WORK_DIR/checkpoint is another
+    training's, and what the corpus and the training raise.
     """
+    _check_is_the_demos(work_dir)
     settings = demo_settings()
     if max_minutes is not None:
         settings = dataclasses.replace(settings, max_minutes=max_minutes)
@@ -112,6 +115,17 @@ def from_embedded_corpus(
         calibration_lines=files.calibration_lines() or calibration,
         test_set=files.test_set() or own,
     )
+
+
+def _check_is_the_demos(work_dir: Path) -> None:
+    """The demo's checkpoint always stands beside its corpus, and may be trained anew; a checkpoint
+    without one is the user's own."""
+    path, corpus = work_dir / "checkpoint", work_dir / "corpus"
+    if (is_checkpoint(path) or has_state(path)) and not corpus.exists():
+        raise OptionError(
+            f"{path} is not the demo's, since {corpus} is missing; build from it with "
+            "--checkpoint, or name another --work-dir for the demo"
+        )
 
 
 def _corpus(directory: Path, parameters: Parameters) -> PhraseCorpus:

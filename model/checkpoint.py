@@ -41,6 +41,7 @@ CONFIG, WEIGHTS, TOKENIZER, SAMPLES, MANIFEST = (
     "samples.json",
     "manifest.json",
 )
+FILES = (CONFIG, WEIGHTS, TOKENIZER, SAMPLES, MANIFEST)
 _HASHED = (CONFIG, WEIGHTS, TOKENIZER)
 _TIED = "decoder.embedding.tokens.weight"
 """The encoder's table, where tying is "all"."""

@@ -21,7 +21,7 @@ import torch
 
 from model import training_state as states
 from model.batching import Batch, EncodedCorpus, corpus_sha256, encode_corpus, make_batch
-from model.checkpoint import is_checkpoint, load_weights, save_checkpoint
+from model.checkpoint import FILES, is_checkpoint, load_weights, save_checkpoint
 from model.errors import ConfigError, TrainingError
 from model.gradients import GradientWorkers
 from model.progress import Progress
@@ -106,6 +106,12 @@ def _open_state(
             raise ConfigError(
                 f"{out_dir} holds a checkpoint already; give another --out, or replace it with "
                 "--force"
+            )
+        taken = [name for name in FILES if (out_dir / name).exists()]
+        if taken:  # a bundle has a manifest as well
+            raise ConfigError(
+                f"{out_dir} holds {', '.join(taken)} of something else, which a checkpoint would "
+                "replace; give another --out, or --force"
             )
         return None
     if not resume:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -30,6 +31,8 @@ from model.checkpoint import load_weights, model_weights
 from model.errors import CheckpointError, ConfigError, TrainingError
 from model.settings import TrainingSettings
 from model.transformer import Transformer
+from runtime.errors import TextError
+from runtime.tokenizer import Tokenizer
 
 FOLDER = "training"
 SCHEMA = 1
@@ -53,6 +56,14 @@ class Position:
     window_nll: float = 0.0
     window_tokens: int = 0
     last_window: float | None = None
+
+    def __post_init__(self) -> None:
+        whole = (self.updates, self.epoch, self.batch, self.window_tokens, *self.snapshots)
+        if not all(isinstance(value, int) and value >= 0 for value in whole):
+            raise ValueError(f"{self} counts something that can't be counted")
+        numbers = (self.seconds, self.window_nll, self.last_window or 0.0)
+        if not all(isinstance(value, int | float) and math.isfinite(value) for value in numbers):
+            raise ValueError(f"{self} holds a number that is none")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,14 +173,18 @@ def load_state(directory: Path) -> SavedState:
                 f"{folder / _JSON} has schema {values['schema']!r}, expected {SCHEMA}; resume with "
                 f"the version of leanseq that wrote it, or {advice}"
             )
+        tokenizer_proto = (folder / _TOKENIZER).read_bytes()
+        Tokenizer(tokenizer_proto)  # complains now if it is damaged
         return SavedState(
             settings=TrainingSettings.from_json(values["settings"]),
             corpus=values["corpus"],
             position=Position(**values["position"]),
-            tokenizer_proto=(folder / _TOKENIZER).read_bytes(),
+            tokenizer_proto=tokenizer_proto,
             tensors=load_file(folder / _TENSORS),
         )
-    except (OSError, ValueError, KeyError, TypeError, SafetensorError, ConfigError) as error:
+    except (
+        OSError, ValueError, KeyError, TypeError, SafetensorError, ConfigError, TextError,
+    ) as error:  # fmt: skip
         raise CheckpointError(
             f"the training state in {folder} is damaged ({error}); {advice}"
         ) from error

@@ -248,6 +248,34 @@ def test_a_damaged_state(pairs, tmp_path: Path) -> None:
         train(*pairs, replace(SETTINGS, max_updates=1), tmp_path, resume=True, quiet=True)
 
 
+@pytest.mark.parametrize(
+    ("file", "before", "after"),
+    [
+        ("state.json", '"updates": 1', '"updates": "x"'),
+        ("state.json", '"updates": 1', '"updates": -1'),
+        ("state.json", '"last_window": null', '"last_window": NaN'),
+        ("state.json", '"last_window": null', '"last_window": "x"'),
+        ("tokenizer.model", None, "x"),
+    ],
+)
+def test_an_edited_state(pairs, tmp_path: Path, file: str, before: str | None, after: str) -> None:
+    train(*pairs, replace(SETTINGS, max_updates=1), tmp_path, quiet=True)
+    path = tmp_path / "training" / file
+    path.write_text(after if before is None else path.read_text().replace(before, after))
+    with pytest.raises(CheckpointError, match=r"the training state in .* is damaged"):
+        train(*pairs, replace(SETTINGS, max_updates=2), tmp_path, resume=True, quiet=True)
+
+
+def test_a_bundle_is_not_overwritten(pairs, tmp_path: Path) -> None:
+    for name in ("manifest.json", "tokenizer.model", "encoder.fp32.onnx"):
+        (tmp_path / name).write_text("of a bundle")
+    with pytest.raises(
+        ConfigError, match=r"holds tokenizer.model, manifest.json of something else"
+    ):
+        train(*pairs, SETTINGS, tmp_path, quiet=True)
+    assert (tmp_path / "manifest.json").read_text() == "of a bundle"
+
+
 def test_a_state_of_other_shapes(pairs, tmp_path: Path) -> None:
     train(*pairs, replace(SETTINGS, max_updates=1), tmp_path, quiet=True)
     path = tmp_path / "training" / "state.json"
