@@ -83,6 +83,11 @@ def check_graph(
     return spec
 
 
+def matmul_names(path: Path) -> tuple[str, ...]:
+    """The names of all MatMul nodes of a graph file, in order. Raises ExportError as graph_spec."""
+    return tuple(node.name for node in _read(path).graph.node if node.op_type == "MatMul")
+
+
 def _read(path: Path) -> onnx.ModelProto:
     """The model without the content of external files."""
     try:

@@ -18,7 +18,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 from runtime.errors import BundleError
 
 SCHEMA_MAJOR = 1
-SCHEMA_MINOR = 0
+SCHEMA_MINOR = 1
 
 Role = Literal["encoder", "decoder_step"]
 Precision = Literal["fp32", "fp16", "int8", "int8_fp16"]
@@ -39,7 +39,9 @@ class TensorSpec:
 @dataclass(frozen=True, kw_only=True)
 class GraphSpec:
     """One ONNX graph. files: the model first, then its external data. requires: operator domains
-    or library versions beyond plain ONNX. int8_matmuls: how many MatMuls are quantized."""
+    or library versions beyond plain ONNX. int8_matmuls: how many MatMuls are quantized; int8_names:
+    which, and float_matmuls: the others -> why they stayed float (of quantized graphs, since
+    schema 1.1)."""
 
     role: Role
     precision: Precision
@@ -50,6 +52,8 @@ class GraphSpec:
     opset: int
     requires: tuple[str, ...] = ()
     int8_matmuls: int = 0
+    int8_names: tuple[str, ...] = ()
+    float_matmuls: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,6 +214,8 @@ def _fits(value: Any, hint: Any) -> bool:
         return isinstance(value, str)
     if get_origin(hint) is tuple:
         return isinstance(value, tuple) and all(_fits(item, choices[0]) for item in value)
+    if get_origin(hint) is dict:
+        return isinstance(value, dict) and all(_fits(v, choices[1]) for v in value.values())
     if choices:
         return any(_fits(value, choice) for choice in choices)
     return type(value) is hint and (hint is not int or value >= 0)
