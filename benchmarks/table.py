@@ -177,8 +177,16 @@ def _signatures(record: Mapping[str, Any], beam: int) -> list[str]:
         f"quality on {test_set['lines']:,} lines{named}; BLEU {quality['bleu_signature']}",
         f"chrF {quality['chrf_signature']}",
         *(f"{subject['name']}: {subject['source']}" for subject in record["subjects"]),
+        *_bundle_size(record),
         *_machine(record["date"], machine),
     ]
+
+
+def _bundle_size(record: Mapping[str, Any]) -> list[str]:
+    size = record.get("bundle_bytes")
+    return (
+        [] if size is None else [f"the whole bundle, FP16 graphs for GPUs too: {size / 1e6:.1f} MB"]
+    )
 
 
 def _parity_notes(record: Mapping[str, Any]) -> list[str]:
@@ -195,8 +203,8 @@ def _loss_notes(record: Mapping[str, Any]) -> list[str]:
         return []
     verdict = "within" if loss["within_budget"] else "OVER"
     return [
-        f"{loss['int8']} against {loss['against']}: BLEU {-loss['bleu']:+.2f}, exact match "
-        f"{-loss['exact_match_points']:+.1f} points: {verdict} the budget "
+        f"{loss['int8']} against {loss['against']}: BLEU {0 - loss['bleu']:+.2f}, exact match "
+        f"{0 - loss['exact_match_points']:+.1f} points: {verdict} the budget "
         f"(-{loss['bleu_budget']:g}, -{loss['exact_match_budget']:g})"
     ]
 

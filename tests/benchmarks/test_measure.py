@@ -79,6 +79,19 @@ def test_record_holds_every_number_with_its_signature(tokenizer: Tokenizer) -> N
     assert record["latency_lines"] == 4
     assert {"cpu", "cores", "system", "python", "versions"} <= set(record["machine"])
     assert record["int8_speedup"]["int8"] == "bad"
+    loss = record["int8_loss"]
+    assert loss["exact_match_points"] == 75.0
+    assert loss["bleu"] == pytest.approx(good["quality"]["bleu"] - bad["quality"]["bleu"])
+    assert not loss["within_budget"]
+
+
+def test_int8_within_its_budget(tokenizer: Tokenizer) -> None:
+    test_set = TestSet(lines=LINES, references=LINES)
+    same = [subject(tokenizer, "f"), subject(tokenizer, "i", precision="int8")]
+    record = measure(same, test_set)
+    assert record["int8_loss"]["within_budget"]
+    assert "i against f: BLEU +0.00, exact match +0.0 points: within the budget" in render(record)
+    assert measure(same[:1], test_set)["int8_loss"] is None
 
 
 def test_tokens_count_eos(tokenizer: Tokenizer) -> None:
@@ -140,12 +153,12 @@ def test_table_is_narrow_and_tells_everything(tokenizer: Tokenizer) -> None:
         ),
     ]  # fmt: skip
     test_set = TestSet(lines=LINES, references=LINES, families=["a", "b", "a", "b"])
-    record = measure(subjects, test_set)
+    record = {**measure(subjects, test_set), "bundle_bytes": 20_440_000}
     text = render(record)
     assert max(len(line) for line in text.splitlines()) <= 110, text
     for expected in (
         "PyTorch eager", "ONNX Runtime INT8", "passed", "FAILED", "1000 equal, 2 ties", "100.0%",
-        "4/4", "1/4", "1.50", "beam 4", "1 thread", "nrefs:1|case:mixed", record["date"],
+        "OVER the budget", "20.4 MB", "4/4", "1/4", "1.50", "beam 4", "1 thread", "nrefs:1|case:mixed", record["date"],
         record["machine"]["cpu"], "fake PyTorch eager",
     ):  # fmt: skip
         assert expected in text
