@@ -158,7 +158,8 @@ def test_table_is_narrow_and_tells_everything(tokenizer: Tokenizer) -> None:
     assert max(len(line) for line in text.splitlines()) <= 110, text
     for expected in (
         "PyTorch eager", "ONNX Runtime INT8", "passed", "FAILED", "1000 equal, 2 ties", "100.0%",
-        "OVER the budget", "20.4 MB", "4/4", "1/4", "1.50", "beam 4", "1 thread", "nrefs:1|case:mixed", record["date"],
+        "OVER the budget", "20.4 MB",
+        "4/4", "1/4", "1.50", "beam 4", "1 thread", "nrefs:1|case:mixed", record["date"],
         record["machine"]["cpu"], "fake PyTorch eager",
     ):  # fmt: skip
         assert expected in text
