@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,17 @@ from benchmarks.measure import TestSet
 from calibration.calibrate import DEFAULT_SENTENCES, check_method
 from calibration.statistics import DEFAULT_METHOD, DEFAULT_PERCENTILE, Method
 from export.bundling import BundleRecipe, make_bundle
+from export.engines import EngineRecipe, build_engines, engine_record
 from export.measuring import report_on
 from export.sources import GivenFiles, Sources, from_checkpoint, from_embedded_corpus
 from model.corpora.phrases import Target
 from runtime.bundle import Bundle, check_replaceable
 from runtime.cores import check_threads
 from runtime.directory import lock_directory
+from runtime.engines.choice import choose_builds
+from runtime.engines.library import check_target_name
+from runtime.engines.profiles import EngineLimits
+from runtime.engines.worker import DEFAULT_TIMEOUT_S, check_timeout
 from runtime.errors import BundleError, OptionError
 
 logger = logging.getLogger(__name__)
@@ -41,6 +47,12 @@ class BuildSettings:
     int8_logits: bool | None = None
     src: Path | None = None
     ref: Path | None = None
+    engine_targets: tuple[str, ...] = ()
+    max_batch: int = EngineLimits.max_batch
+    max_beam: int = EngineLimits.max_beam
+    max_source: int = EngineLimits.max_source
+    max_target: int = EngineLimits.max_target
+    engine_timeout: float = DEFAULT_TIMEOUT_S
     threads: int = 1
     remeasure: bool = False
     force: bool = False
@@ -55,8 +67,21 @@ class BuildSettings:
                 f"--calibration-sentences is {self.calibration_sentences}; expected a whole number "
                 "of at least 1"
             )
-        if self.max_minutes is not None and not self.max_minutes > 0:
+        if self.max_minutes is not None and not 0 < self.max_minutes < math.inf:
             raise OptionError(f"--max-minutes is {self.max_minutes}; expected a number above 0")
+        for target in self.engine_targets:
+            check_target_name(target)
+        check_timeout(self.engine_timeout)
+        _ = self.engine_limits
+
+    @property
+    def engine_limits(self) -> EngineLimits:
+        return EngineLimits(
+            max_batch=self.max_batch,
+            max_beam=self.max_beam,
+            max_source=self.max_source,
+            max_target=self.max_target,
+        )
 
     @property
     def bundle_path(self) -> Path:
@@ -64,12 +89,14 @@ class BuildSettings:
 
 
 def build(settings: BuildSettings) -> dict[str, Any]:
-    """Builds the bundle, or finds that it is there, and returns what report.json holds of it.
+    """Builds the bundle, or finds that it is there, and returns what report.json holds of it; with
+    `engines`, the JSON of each, where there are some.
 
     Raises the errors of the packages it calls; the bundle that was there before stays whole until
     the new one is. Raises DirectoryBusyError while another build writes to the same place.
     """
     path = settings.bundle_path
+    builds = choose_builds(settings.engine_targets)  # before minutes of training
     with lock_directory(path):
         check_replaceable(path)  # before minutes of training
         sources = _sources(settings)
@@ -85,7 +112,20 @@ def build(settings: BuildSettings) -> dict[str, Any]:
             make_bundle(sources.checkpoint, recipe, path)
         else:
             logger.info("bundle: %s is there and was made from the same inputs, reused", path)
-        return _report(Bundle.open(path), sources, settings)
+        bundle = Bundle.open(path)
+        engines = build_engines(
+            bundle,
+            EngineRecipe(
+                builds=builds,
+                limits=settings.engine_limits,
+                timeout_s=settings.engine_timeout,
+                force=settings.force,
+            ),
+        )
+        report = _report(bundle, sources, settings)
+    if not engines:
+        return report
+    return {**report, "engines": [engine_record(engine) for engine in engines]}
 
 
 def _sources(settings: BuildSettings) -> Sources:

@@ -21,6 +21,7 @@ from model.errors import CheckpointError, ConfigError, DataError
 from model.settings import TrainingSettings, demo_settings
 from model.training import train
 from model.training_state import has_state
+from runtime.directory import recover
 from runtime.errors import OptionError
 
 logger = logging.getLogger(__name__)
@@ -121,6 +122,7 @@ def _check_is_the_demos(work_dir: Path) -> None:
     """The demo's checkpoint always stands beside its corpus, and may be trained anew; a checkpoint
     without one is the user's own."""
     path, corpus = work_dir / "checkpoint", work_dir / "corpus"
+    recover(corpus)  # a kill may have left it aside
     if (is_checkpoint(path) or has_state(path)) and not corpus.exists():
         raise OptionError(
             f"{path} is not the demo's, since {corpus} is missing; build from it with "

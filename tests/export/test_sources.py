@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
 
-from export.sources import GivenFiles, from_embedded_corpus
+from export.build import BuildSettings
+from export.sources import GivenFiles, _check_is_the_demos, from_embedded_corpus
+from runtime.directory import aside_path
 from runtime.errors import OptionError
 
 
@@ -22,3 +25,17 @@ def test_a_checkpoint_of_the_users_own_is_not_trained_over(
         from_embedded_corpus(tmp_path, "de", GivenFiles(), max_minutes=None, force=force)
     assert file.read_text() == "hours of training"
     assert not (tmp_path / "corpus").exists()
+
+
+def test_a_corpus_that_a_kill_left_aside_is_the_demos(tmp_path: Path) -> None:
+    (tmp_path / "checkpoint").mkdir()
+    (tmp_path / "checkpoint" / "config.json").write_text("{")
+    aside_path(tmp_path / "corpus").mkdir()
+    _check_is_the_demos(tmp_path)
+    assert (tmp_path / "corpus").is_dir()
+
+
+@pytest.mark.parametrize("minutes", [0.0, -1.0, math.inf, math.nan])
+def test_minutes_are_checked_before_a_corpus_is_made(tmp_path: Path, minutes: float) -> None:
+    with pytest.raises(OptionError, match=f"--max-minutes is {minutes}; expected a number above 0"):
+        BuildSettings(work_dir=tmp_path, max_minutes=minutes)
