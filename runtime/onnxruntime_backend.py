@@ -227,9 +227,10 @@ class OnnxRuntimeBackend:
         padding = -length % SOURCE_MULTIPLE if self._observer is None else 0
         if self._model.max_source is not None:
             padding = min(padding, self._model.max_source - length)
-        widths = ((0, 0), (0, padding))
-        ids = np.pad(src_ids.astype(np.int32, copy=False), widths, constant_values=self._pad_id)
-        return ids, np.pad(src_mask, widths, constant_values=False)
+        shape = (len(src_ids), length + padding)
+        ids, mask = np.full(shape, self._pad_id, dtype=np.int32), np.zeros(shape, dtype=np.bool_)
+        ids[:, :length], mask[:, :length] = src_ids, src_mask
+        return ids, mask
 
     def _run(
         self, role: Role, feeds: list[OrtTensor], need_log_probs: bool = False
