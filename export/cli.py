@@ -11,6 +11,8 @@ import click
 from calibration.calibrate import DEFAULT_SENTENCES
 from calibration.statistics import DEFAULT_METHOD, DEFAULT_PERCENTILE, METHODS
 from runtime.console import group
+from runtime.engines.profiles import EngineLimits
+from runtime.engines.worker import DEFAULT_TIMEOUT_S
 
 cli = group("export", "Build a bundle from a checkpoint.")
 
@@ -22,13 +24,19 @@ _PATH: Any = click.Path(path_type=Path)
 @click.option("--checkpoint", type=_PATH, help="Directory that training wrote. Without it the demo model is trained, or reused.")  # noqa: E501  # fmt: skip
 @click.option("--out", type=_PATH, help="The bundle's directory; WORK_DIR/bundle if not given.")
 @click.option("--work-dir", type=_PATH, default=Path("build"), show_default=True, help="Where the demo's corpus and checkpoint are kept.")  # noqa: E501  # fmt: skip
-@click.option("--target", type=click.Choice(["de", "fr", "zh"]), default="de", show_default=True, help="The demo's target language.")  # noqa: E501  # fmt: skip
+@click.option("--target-language", "target", type=click.Choice(["de", "fr", "zh"]), default="de", show_default=True, help="The demo's target language.")  # noqa: E501  # fmt: skip
 @click.option("--max-minutes", type=float, envvar="LEANSEQ_MAX_MINUTES", help="Most minutes that the demo trains.")  # noqa: E501  # fmt: skip
 @click.option("--calibration-src", type=_PATH, help="Sentences to calibrate on; those that the checkpoint carries if not given.")  # noqa: E501  # fmt: skip
 @click.option("--calibration-sentences", type=int, default=DEFAULT_SENTENCES, show_default=True, help="At most so many of them.")  # noqa: E501  # fmt: skip
 @click.option("--method", type=click.Choice(METHODS), default=DEFAULT_METHOD, show_default=True, help="How ranges are chosen.")  # noqa: E501  # fmt: skip
 @click.option("--percentile", type=float, default=DEFAULT_PERCENTILE, show_default=True, help="Of that method.")  # noqa: E501  # fmt: skip
 @click.option("--int8-logits/--float-logits", default=None, help="Quantize the logits as well; only those of large vocabularies if not given.")  # noqa: E501  # fmt: skip
+@click.option("--target", "engine_targets", multiple=True, metavar="SM", help="Build TensorRT engines for that GPU, such as sm89, ahead of time; may be repeated. Without it for the GPU here, if there is one.")  # noqa: E501  # fmt: skip
+@click.option("--max-batch", type=int, default=EngineLimits.max_batch, show_default=True, help="Most sentences at a time that engines take.")  # noqa: E501  # fmt: skip
+@click.option("--max-beam", type=int, default=EngineLimits.max_beam, show_default=True, help="Their largest beam.")  # noqa: E501  # fmt: skip
+@click.option("--max-source", type=int, default=EngineLimits.max_source, show_default=True, help="Their longest source, in tokens.")  # noqa: E501  # fmt: skip
+@click.option("--max-target", type=int, default=EngineLimits.max_target, show_default=True, help="Their longest target, in tokens.")  # noqa: E501  # fmt: skip
+@click.option("--engine-timeout", type=float, default=DEFAULT_TIMEOUT_S, show_default=True, help="Seconds that building one engine may take.")  # noqa: E501  # fmt: skip
 @click.option("--src", type=_PATH, help="Lines to check parity and measure with; needs --ref.")
 @click.option("--ref", type=_PATH, help="Their reference translations.")
 @click.option("--threads", type=int, default=1, show_default=True, help="CPU threads that everything is measured with.")  # noqa: E501  # fmt: skip
@@ -36,15 +44,19 @@ _PATH: Any = click.Path(path_type=Path)
 @click.option("--force", is_flag=True, help="Train (the demo) and build again.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def build_command(as_json: bool, **options: Any) -> None:
-    """Trains (the demo), exports, calibrates, quantizes, checks parity, and compares with PyTorch.
+    """Trains (the demo), exports, calibrates, quantizes, builds TensorRT engines (for --target, or
+    the GPU here), checks parity, and compares with PyTorch.
 
     What is there already and was made from the same inputs is used again.
     """
     from benchmarks.table import render, render_families
     from export.build import BuildSettings, build
+    from export.engines import engine_table
 
     record = build(BuildSettings(**options))
     if as_json:
         click.echo(json.dumps(record, sort_keys=True))
         return
-    click.echo("\n\n".join(text for text in (render(record), render_families(record)) if text))
+    engines = engine_table(record["engines"]) if "engines" in record else ""
+    texts = (render(record), render_families(record), engines)
+    click.echo("\n\n".join(text for text in texts if text))
