@@ -77,9 +77,9 @@ def finish_pending(directory: Path) -> bool:
 
 
 def wait_for_writer(directory: Path) -> None:
-    """Returns once no other process is in the middle of write_together; does nothing where the
-    directory cannot be written, since nobody can write there then."""
-    if os.access(directory, os.W_OK):
+    """Returns once no other process is in the middle of write_together; does nothing where nobody
+    ever wrote, or the directory cannot be written, since nobody can write there then."""
+    if (directory / LOCK).exists() and os.access(directory, os.W_OK):
         with _locked(directory):
             _finish(directory)
 

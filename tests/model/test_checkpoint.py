@@ -289,3 +289,9 @@ def test_random_models_repeat() -> None:
     assert random_model("tiny").config.tgt_vocab_size == 4000
     with pytest.raises(ConfigError, match="unknown preset 'huge'; expected one of tiny"):
         random_model("huge")
+
+
+def test_looking_for_a_checkpoint_leaves_nothing_behind(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="is no checkpoint: it lacks config.json"):
+        load_checkpoint(tmp_path)
+    assert list(tmp_path.iterdir()) == []
