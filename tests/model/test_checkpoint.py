@@ -292,6 +292,6 @@ def test_random_models_repeat() -> None:
 
 
 def test_looking_for_a_checkpoint_leaves_nothing_behind(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="is no checkpoint: it lacks config.json"):
+    with pytest.raises(CheckpointError, match=r"is no checkpoint: it lacks config.json"):
         load_checkpoint(tmp_path)
     assert list(tmp_path.iterdir()) == []
