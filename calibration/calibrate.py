@@ -19,9 +19,6 @@ from runtime.options import SearchOptions
 
 log = logging.getLogger(__name__)
 
-DEFAULT_SENTENCES = 500
-"""How many sentences a build decodes; docs/decisions/0005-calibration.md."""
-
 
 def calibrate(
     encoder_path: Path,

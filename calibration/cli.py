@@ -9,9 +9,8 @@ from typing import Any
 import click
 
 from calibration import bundles
-from calibration.calibrate import DEFAULT_SENTENCES
 from calibration.compare import render
-from calibration.statistics import DEFAULT_METHOD, DEFAULT_PERCENTILE, METHODS
+from calibration.statistics import DEFAULT_METHOD, DEFAULT_PERCENTILE, DEFAULT_SENTENCES, METHODS
 from runtime.console import group
 
 cli = group("calibration", "Find the ranges for INT8.")

@@ -20,6 +20,8 @@ METHODS: tuple[Method, ...] = ("minmax", "percentile", "mse")
 # docs/decisions/0005-calibration.md
 DEFAULT_METHOD: Method = "mse"
 DEFAULT_PERCENTILE = 99.99
+DEFAULT_SENTENCES = 500
+"""How many sentences a build decodes."""
 
 INT8_MAX = 127  # symmetric: -127..127; -128 is not used
 

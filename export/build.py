@@ -11,8 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measure import TestSet
-from calibration.calibrate import DEFAULT_SENTENCES, check_method
-from calibration.statistics import DEFAULT_METHOD, DEFAULT_PERCENTILE, Method
+from calibration.calibrate import check_method
+from calibration.statistics import (
+    DEFAULT_METHOD,
+    DEFAULT_PERCENTILE,
+    DEFAULT_SENTENCES,
+    Method,
+)
 from export.bundling import BundleRecipe, make_bundle
 from export.engines import EngineRecipe, build_engines, engine_record
 from export.measuring import report_on

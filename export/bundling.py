@@ -17,11 +17,11 @@ from typing import Any
 
 import calibration
 import model
-from calibration.calibrate import DEFAULT_SENTENCES, calibrate
+from calibration.calibrate import calibrate
 from calibration.fused import count_fused_int8
 from calibration.quantize import QuantizeReport, quantize_graph
 from calibration.ranges import Ranges
-from calibration.statistics import Method
+from calibration.statistics import DEFAULT_SENTENCES, Method
 from export.check import check_graph, matmul_names
 from export.errors import ExportError
 from export.graphs import OPSET, export_decoder_step, export_encoder, model_spec, special_token_ids

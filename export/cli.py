@@ -8,8 +8,12 @@ from typing import Any
 
 import click
 
-from calibration.calibrate import DEFAULT_SENTENCES
-from calibration.statistics import DEFAULT_METHOD, DEFAULT_PERCENTILE, METHODS
+from calibration.statistics import (
+    DEFAULT_METHOD,
+    DEFAULT_PERCENTILE,
+    DEFAULT_SENTENCES,
+    METHODS,
+)
 from runtime.console import group
 from runtime.engines.profiles import EngineLimits
 from runtime.engines.worker import DEFAULT_TIMEOUT_S
@@ -60,3 +64,20 @@ def build_command(as_json: bool, **options: Any) -> None:
     engines = engine_table(record["engines"]) if "engines" in record else ""
     texts = (render(record), render_families(record), engines)
     click.echo("\n\n".join(text for text in texts if text))
+
+
+@cli.command("inspect")
+@click.argument("bundle", type=_PATH)
+@click.option("--json", "as_json", is_flag=True, help="Everything, as one JSON object.")
+def inspect_command(bundle: Path, as_json: bool) -> None:
+    """Shows what each graph and engine of a bundle is: for which GPU and TensorRT version, its
+    inputs, outputs and profiles, which MatMuls are INT8, and which were kept float and why.
+
+    Exits with 1 when a file is damaged.
+    """
+    from export.inspect import inspect_bundle, render
+
+    found = inspect_bundle(bundle)
+    click.echo(json.dumps(found, sort_keys=True) if as_json else render(found))
+    if found["problems"]:
+        raise click.exceptions.Exit(1)
