@@ -116,10 +116,11 @@ class WorkspacePool:
                     raise
             lower = limit.batch // 2
             log.warning(
-                "%s has no memory for batches of %d: going on with %d",
+                "%s has no memory for batches of %d in profile %d: going on with %s",
                 self._device.name,
                 limit.batch,
-                max(lower, 1),
+                profile,
+                lower or "the others",
             )
             self._limits[profile] = replace(limit, batch=lower)
         return None

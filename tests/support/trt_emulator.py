@@ -185,8 +185,26 @@ def plan(
     return json.dumps(values).encode()
 
 
+class EngineValidity(enum.Enum):
+    VALID, SUBOPTIMAL, INVALID = range(3)
+
+
+class EngineInvalidityDiagnostics(enum.IntEnum):
+    VERSION_MISMATCH, UNSUPPORTED_CC, OLD_CUDA_DRIVER, OLD_CUDA_RUNTIME = 1, 2, 4, 8
+    INSUFFICIENT_GPU_MEMORY, MALFORMED_ENGINE, CUDA_ERROR = 16, 32, 64
+
+
+class ILogger:
+    class Severity(enum.Enum):
+        INTERNAL_ERROR, ERROR, WARNING, INFO, VERBOSE = range(5)
+
+
 class EmulatedTensorRT:
     """Stands for the module `tensorrt`."""
+
+    EngineValidity = EngineValidity
+    EngineInvalidityDiagnostics = EngineInvalidityDiagnostics
+    ILogger = ILogger
 
     TensorIOMode = TensorIOMode
     DataType = DataType
@@ -196,18 +214,27 @@ class EmulatedTensorRT:
     def __init__(self, device: EmulatedDevice) -> None:
         self.device = device
 
-    def Runtime(self, _logger: Any = None) -> EmulatedRuntime:  # noqa: N802 (the module's name)
-        return EmulatedRuntime(self)
+    def Runtime(self, logger: Any = None) -> EmulatedRuntime:  # noqa: N802 (the module's name)
+        return EmulatedRuntime(self, logger)
 
 
 class EmulatedRuntime:
-    def __init__(self, trt: EmulatedTensorRT) -> None:
-        self._trt = trt
+    """A plan that is the name of a diagnostic is invalid for that reason."""
+
+    def __init__(self, trt: EmulatedTensorRT, logger: Any) -> None:
+        self._trt, self._logger = trt, logger
+
+    def get_engine_validity(self, serialized: bytes) -> tuple[EngineValidity, int]:
+        for refusal in EngineInvalidityDiagnostics:
+            if serialized == refusal.name.encode():
+                return EngineValidity.INVALID, int(refusal)
+        return EngineValidity.VALID, 0
 
     def deserialize_cuda_engine(self, serialized: bytes) -> EmulatedEngine | None:
         try:
             values = json.loads(serialized)
         except ValueError:
+            self._logger.log(ILogger.Severity.ERROR, "Magic tag does not match\nmore of it")
             return None
         values["model"] = ModelSpec(**values["model"])
         return EmulatedEngine(self._trt.device, **values)
