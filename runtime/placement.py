@@ -98,7 +98,7 @@ def check_cuda() -> None:
         raise UnavailableError(
             f"the CUDA provider of onnxruntime {version} doesn't load ({missing}): CUDA or cuDNN "
             f"are missing, or of another version. Install those that it needs: {_GPU_WHEEL}",
-            short=f"its libraries don't load ({missing})",
+            short=f"{missing.partition(':')[0]} doesn't load",
         )
 
 

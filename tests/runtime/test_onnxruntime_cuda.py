@@ -159,7 +159,7 @@ def test_kept_rows_are_the_sentences_asked_for(random_graphs: Graphs, placed: Gp
 def test_int8_is_for_tensorrt(random_graphs: Graphs, precision: Precision) -> None:
     with pytest.raises(
         OptionError,
-        match=rf"precision is {precision}; ONNX Runtime's CUDA provider has no INT8 MatMul .*"
+        match=rf"precision is {precision}; ONNX Runtime's CUDA provider fuses no INT8 MatMuls .*"
         "take the tensorrt backend",
     ):
         opened(random_graphs, precision)
