@@ -244,8 +244,8 @@ def _check_precision(precision: Precision, provider: str) -> None:
     if provider == "cuda" and "int8" in precision:
         raise OptionError(
             f"precision is {precision}; ONNX Runtime's CUDA provider fuses no INT8 MatMuls and "
-            "would turn the weights back into floats at every step. Choose fp16 or fp32 there; for INT8 "
-            "on a GPU take the tensorrt backend"
+            "would turn the weights back into floats at every step. Choose fp16 or fp32 there; for "
+            "INT8 on a GPU take the tensorrt backend"
         )
 
 
