@@ -8,9 +8,11 @@ from typing import Any
 
 import click
 
+from benchmarks.subjects import DEFAULT_BACKENDS
 from benchmarks.table import render, render_families, render_random
 from runtime.console import group
 from runtime.errors import OptionError
+from runtime.registry import BACKENDS
 
 cli = group("benchmarks", "Measure latency and quality.")
 
@@ -20,6 +22,13 @@ _FILE = click.Path(path_type=Path)
 @cli.command("compare")
 @click.option("--bundle", type=_FILE, help="Directory of the bundle.")
 @click.option("--checkpoint", type=_FILE, help="Measure its eager model as well.")
+@click.option(
+    "--backend",
+    "backends",
+    type=click.Choice(list(BACKENDS)),
+    multiple=True,
+    help="Measure it in all of its precisions; may be repeated.  [default: onnxruntime]",
+)
 @click.option("--src", type=_FILE, help="Source lines, UTF-8, plain or gzip.")
 @click.option("--ref", type=_FILE, help="Their reference translations.")
 @click.option("--families", type=_FILE, help="The name of a group for each line.")
@@ -47,7 +56,8 @@ def _measure(random_weights: bool, preset: str | None, **options: Any) -> tuple[
         from benchmarks.random_weights import RandomRun, compare_random
 
         files = ("bundle", "checkpoint", "src", "ref", "families", "limit", "target_language")
-        _refuse([name for name in files if options[name] is not None], "--random")
+        given_files = [name for name in files if options[name] is not None]
+        _refuse([*given_files, *(["backend"] if options["backends"] else [])], "--random")
         options = {name: options[name] for name in ("beam_size", "threads", "rounds")}
         given = {name: value for name, value in options.items() if value is not None}
         record = compare_random(RandomRun(preset=preset or "base", **given))
@@ -61,6 +71,7 @@ def _measure(random_weights: bool, preset: str | None, **options: Any) -> tuple[
             f"{', '.join(missing)} not given; compare needs --bundle, --src and --ref, or --preset "
             "with --random"
         )
+    options["backends"] = options["backends"] or DEFAULT_BACKENDS
     record = compare(Comparison(**options))
     families = render_families(record)
     return record, render(record) + (f"\n\n{families}" if families else "")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measure import Effort, TestSet, measure
-from benchmarks.subjects import open_subjects
+from benchmarks.subjects import DEFAULT_BACKENDS, open_subjects
 from model.corpora.files import read_lines
 from runtime.bundle import Bundle
 from runtime.options import SearchOptions
@@ -18,14 +18,15 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """What to compare. families: a file with a group's name for each line. limit: first lines only;
-    None takes all. beam_size None takes the bundle's default. target_language: such as "zh", for
-    BLEU's tokenizer."""
+    """What to compare. backends: names of `runtime.registry`. families: a file with a group's name
+    for each line. limit: first lines only; None takes all. beam_size None takes the bundle's
+    default. target_language: such as "zh", for BLEU's tokenizer."""
 
     bundle: Path
     src: Path
     ref: Path
     checkpoint: Path | None = None
+    backends: tuple[str, ...] = DEFAULT_BACKENDS
     families: Path | None = None
     limit: int | None = None
     beam_size: int | None = None
@@ -35,14 +36,17 @@ class Comparison:
 
 
 def compare(comparison: Comparison) -> dict[str, Any]:
-    """Measures every precision of the bundle that a CPU runs, and the checkpoint's eager model.
+    """Measures every precision of the bundle that the backends run, and the checkpoint's eager
+    model, on the CPU.
 
-    Returns the record of `benchmarks.measure`. Raises BundleError, CheckpointError, DataError or
-    OptionError for what can't be opened or used.
+    Returns the record of `benchmarks.measure`. Raises BundleError, CheckpointError, DataError,
+    OptionError, MissingExtraError or BackendError for what can't be opened or used.
     """
     bundle = Bundle.open(comparison.bundle)
     test_set = read_test_set(comparison)
-    with open_subjects(bundle, comparison.checkpoint, comparison.threads) as subjects:
+    with open_subjects(
+        bundle, comparison.checkpoint, comparison.threads, comparison.backends
+    ) as subjects:
         options = search_options(subjects[-1].translator.defaults, comparison.beam_size)
         return measure(
             subjects,

@@ -244,13 +244,11 @@ def _int8_loss(described: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
 
 def _int8_speedup(subjects: Sequence[Subject], timed: _Timed) -> dict[str, Any] | None:
     """How much faster INT8 is than FP32 of the same backend, one line at a time."""
-    where = {
-        (subject.translator.capabilities.name, subject.translator.capabilities.precision): index
-        for index, subject in enumerate(subjects)
-    }
-    for (backend, precision), index in where.items():
-        if precision == "int8" and (backend, "fp32") in where:
-            base = where[backend, "fp32"]
+    found = [subject.translator.capabilities for subject in subjects]
+    where = {(one.name, one.device, one.precision): index for index, one in enumerate(found)}
+    for (backend, device, precision), index in where.items():
+        if precision == "int8" and (backend, device, "fp32") in where:
+            base = where[backend, device, "fp32"]
             ratio = paired_ratio(timed.latency[base], timed.latency[index])
             return {
                 "int8": subjects[index].name,

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from benchmarks.cli import cli
 from benchmarks.compare import Comparison, compare
 from runtime.console import run
 from runtime.errors import OptionError
+from runtime.registry import BACKENDS
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "bundle-schema-1"
 LINES = [f"in {number} days" for number in range(2, 12)]
@@ -118,3 +120,37 @@ def test_files_that_are_not_aligned_are_an_error(files: dict[str, Path]) -> None
     files["ref"].write_text("in 2 Tagen\n", encoding="utf-8")
     with pytest.raises(OptionError, match="10 lines but 1 references"):
         compare(Comparison(bundle=GOLDEN, **files))
+
+
+def test_backends_are_measured_in_all_their_precisions(
+    files: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here the CUDA backend is the CPU's, by another name: fp16 is not in the golden bundle."""
+    cpu = BACKENDS["onnxruntime"]
+    monkeypatch.setitem(BACKENDS, "onnxruntime-cuda", replace(cpu, precisions=("fp32", "fp16")))
+    backends = ("onnxruntime-cuda", "onnxruntime", "onnxruntime-cuda")
+    record = compare(Comparison(bundle=GOLDEN, **files, limit=2, rounds=1, backends=backends))
+    assert [subject["name"] for subject in record["subjects"]] == [
+        "ONNX Runtime CUDA FP32", "ONNX Runtime FP32", "ONNX Runtime INT8",
+    ]  # fmt: skip
+    assert record["int8_speedup"]["fp32"] == "ONNX Runtime FP32"
+
+
+def test_backends_that_cannot_be_measured(files: dict[str, Path]) -> None:
+    rest = {"bundle": GOLDEN, **files}
+    with pytest.raises(OptionError, match="backend is 'tpu'; expected one of tensorrt, onnx"):
+        compare(Comparison(**rest, backends=("tpu",)))
+    with pytest.raises(
+        OptionError, match=r"holds no graphs for tensorrt; it has: fp32, int8\. Leave that backend"
+    ):
+        compare(Comparison(**rest, backends=("tensorrt",)))
+
+
+def test_backend_option(files: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["compare", "--backend", "onnxruntime", "--limit", "1", "--rounds", "1", "--json"]
+    for name, path in {"bundle": GOLDEN, "src": files["src"], "ref": files["ref"]}.items():
+        given += [f"--{name}", str(path)]
+    assert run(cli, given) == 0
+    assert len(json.loads(capsys.readouterr().out)["subjects"]) == 2
+    assert run(cli, ["compare", "--random", "--backend", "tensorrt"]) == 2
+    assert "--backend can't be used with --random" in capsys.readouterr().err
