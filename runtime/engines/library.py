@@ -32,6 +32,7 @@ USED: dict[str, tuple[str, ...]] = {
         "create_optimization_profile",
     ),
     "DataType": ("BOOL", "FLOAT", "HALF", "INT32", "INT64", "INT8"),
+    "ExecutionContextAllocationStrategy": ("USER_MANAGED",),
     "IBuilderConfig": (
         "add_optimization_profile",
         "max_aux_streams",
@@ -40,11 +41,12 @@ USED: dict[str, tuple[str, ...]] = {
     ),
     "ICudaEngine": (
         "create_execution_context",
+        "get_device_memory_size_for_profile_v2",
         "get_tensor_dtype",
+        "get_tensor_location",
         "get_tensor_mode",
         "get_tensor_name",
         "get_tensor_profile_shape",
-        "get_tensor_shape",
         "num_io_tensors",
         "num_optimization_profiles",
     ),
@@ -52,6 +54,7 @@ USED: dict[str, tuple[str, ...]] = {
         "execute_async_v3",
         "get_tensor_shape",
         "infer_shapes",
+        "set_device_memory",
         "set_input_shape",
         "set_optimization_profile_async",
         "set_tensor_address",
@@ -69,6 +72,7 @@ USED: dict[str, tuple[str, ...]] = {
     "ProfilingVerbosity": ("DETAILED",),
     "Runtime": ("deserialize_cuda_engine",),
     "TensorIOMode": ("INPUT", "OUTPUT"),
+    "TensorLocation": ("DEVICE",),
 }
 """Every name of the API that leanseq uses, by class; of the module itself: `__version__`."""
 
