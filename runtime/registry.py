@@ -134,14 +134,14 @@ def load_factory(entry: Entry) -> Callable[..., Backend]:
     return factory
 
 
-def short_reason(name: str, error: LeanseqError) -> str:
+def short_reason(name: str, error: LeanseqError, precision: str | None = None) -> str:
     """Why the backend of that name was passed over, in a few words where the error has them."""
     if isinstance(error, UnavailableError):
         return error.short
     if isinstance(error, MissingExtraError):
         return "not installed" if error.package == name else f"{error.package} is not installed"
     if isinstance(error, OptionError):
-        return "the bundle has no graphs for it"
+        return f"it can't run {precision or 'any precision'} of this bundle"
     return "it failed"
 
 
@@ -177,7 +177,7 @@ class _Opening:
             except LeanseqError as error:
                 if not isinstance(error, _EXPECTED):
                     log.warning("the %s backend can't be used: %s", name, error)
-                passed.append(f"{name}: {short_reason(name, error)}")
+                passed.append(f"{name}: {short_reason(name, error, self.precision)}")
         try:
             return _told(last, self.open(last), passed)
         except LeanseqError:
