@@ -16,6 +16,7 @@ GEMM = "gemm"
 
 _PROFILE = re.compile(r" \[profile \d+\]")
 _PROFILE_OF_NAME = re.compile(r"_myl(\d+)_\d+$|\[profile (\d+)\]")
+_SUFFIX = re.compile(r"(_U\d+)?_myl\d+_\d+$")
 _TENSOR = re.compile(r"\{ Name: (.*?), Dimensions: \[(.*?)\], .*?Datatype: (\w+),")
 _LINE = re.compile(
     r"Name: (?P<name>.*?), LayerType: (?P<kind>\w*), Inputs: \[(?P<inputs>.*?)\], "
@@ -47,10 +48,10 @@ class Layer:
     outputs: tuple[LayerTensor, ...]
     onnx_names: tuple[str, ...]
 
-    def heads(self) -> tuple[str, ...]:
-        """The names that a gemm layer is called by: `q+k+v_myl0_2` holds three MatMuls."""
-        bare = re.sub(r"_myl\d+_\d+$", "", _PROFILE.sub("", self.name))
-        return tuple(bare.split("+"))
+    def holds(self) -> frozenset[str]:
+        """The ONNX nodes in it, by its metadata and by its name: `q+k+v_myl0_2` holds three."""
+        bare = _SUFFIX.sub("", _PROFILE.sub("", self.name))
+        return frozenset((*self.onnx_names, *bare.split("+")))
 
 
 @dataclass(frozen=True, kw_only=True)

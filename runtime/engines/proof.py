@@ -142,7 +142,7 @@ def _check_profile(
     held: dict[str, list[Layer]] = {}
     for layer in layers:
         if layer.kind == GEMM:
-            for name in layer.heads():
+            for name in layer.holds():
                 held.setdefault(name, []).append(layer)
     for name in quantized:
         found = held.get(name, [])
@@ -150,8 +150,8 @@ def _check_profile(
             raise ProofError(
                 f"{graph}: MatMul {name} is quantized but not compiled as INT8 in profile "
                 f"{profile}: {_where(name, found, layers)}. Expected one gemm layer with INT8 "
-                "inputs; its scales stand along another axis, or it is fused in a way that "
-                "TensorRT doesn't know"
+                "activations and a constant INT8 weight; its scales stand along another axis, or "
+                "it is fused in a way that TensorRT doesn't know"
             )
     for layer in layers:
         if _UNFUSED.search(layer.name) and _touches_int8(layer):
@@ -178,8 +178,11 @@ def _where(name: str, found: Sequence[Layer], layers: Sequence[Layer]) -> str:
     if len(found) > 1:
         return f"it is in {len(found)} gemm layers"
     if found:
-        types = [tensor.dtype for tensor in (*found[0].inputs, *found[0].constants)]
-        return f"its gemm layer takes {', '.join(dict.fromkeys(types))}"
+        inputs, constants = (
+            ", ".join(dict.fromkeys(tensor.dtype for tensor in tensors)) or "none"
+            for tensors in (found[0].inputs, found[0].constants)
+        )
+        return f"its gemm layer {found[0].name} has inputs {inputs} and constants {constants}"
     elsewhere = [layer for layer in layers if name in layer.onnx_names]
     if not elsewhere:
         return "no layer names it"
