@@ -71,7 +71,7 @@ def test_auto_passes_over_what_does_not_run(
     assert line == (
         "backend: fake on cpu, fp32 (absent: no_such_package_at_all is not installed; "
         "no-such-package-at-all: no_such_package_at_all is not installed; "
-        "lacking: no fake GPU; other: the bundle has no graphs for it)"
+        "lacking: no fake GPU; other: it can't run any precision of this bundle)"
     )
     assert said(caplog, "WARNING") == []
     with pytest.raises(
@@ -103,10 +103,13 @@ def test_auto_raises_the_last_one_s_error(
     bundle: Bundle, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", logger="runtime")
-    use(monkeypatch, absent=ABSENT, fake=fake_entry())
+    use(monkeypatch, absent=ABSENT, other=fake_entry(), fake=fake_entry())
     with pytest.raises(OptionError, match="precision is fp16; of this bundle numpy can run: int8"):
         open_backend(bundle, precision="fp16")
-    assert said(caplog) == ["backends passed over: absent: no_such_package_at_all is not installed"]
+    assert said(caplog) == [
+        "backends passed over: absent: no_such_package_at_all is not installed; "
+        "other: it can't run fp16 of this bundle"
+    ]
 
 
 @pytest.mark.parametrize("build", [True, False])
