@@ -17,10 +17,12 @@ from support.emulated_backend import emulated_backend
 from support.tiny_model import trained_corpus
 from support.trt_emulator import EmulatedDevice
 
+from export.parity import check_parity
 from runtime import engine_pair, tensorrt_backend, workspace
 from runtime.backend import Backend
 from runtime.engines.profiles import EngineLimits
 from runtime.errors import BackendError
+from runtime.manifest import Precision
 from runtime.options import SearchOptions
 from runtime.search import search
 from runtime.tensorrt_backend import TensorRtBackend
@@ -112,6 +114,18 @@ def test_tensorrt_matches_onnxruntime_with_half_caches(
     backend.close()
 
 
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_tensorrt_matches_eager_steps(
+    trained_graphs: Graphs, phrases: list[list[int]], precision: Precision
+) -> None:
+    """Log-probabilities of every step, and searches, as the build checks a bundle."""
+    backend = emulated_backend(trained_graphs, precision=precision)
+    report = check_parity(trained_graphs.eager(), backend, phrases[:64], trained_graphs.special_ids)
+    print(report.summary)
+    report.require()
+    backend.close()
+
+
 def test_tensorrt_matches_onnxruntime_samples(random_graphs: Graphs) -> None:
     """log_probs come back as well, in the order of the sentences."""
     backend = emulated_backend(random_graphs, limits=SMALL)
@@ -129,8 +143,9 @@ def mixed_sources() -> list[list[int]]:
 def check_runner(graphs: Graphs) -> None:
     """What every mistake below must fail: caches, cross caches and beams that move all the time."""
     options = SearchOptions(beam_size=3, num_hypotheses=3)
-    for precision, tolerance in (("fp32", 0.0), ("fp16", SCORE_FP16)):
-        backend = emulated_backend(graphs, precision=precision, limits=SMALL)  # type: ignore[arg-type]
+    precisions: list[tuple[Precision, float]] = [("fp32", 0.0), ("fp16", SCORE_FP16)]
+    for precision, tolerance in precisions:
+        backend = emulated_backend(graphs, precision=precision, limits=SMALL)
         sources = mixed_sources()
         batches = [sources, sources[1:2], sources[::-1]]
         assert_same_searches(backend, graphs, batches, options, tolerance=tolerance)
