@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 
 import numpy as np
@@ -10,14 +11,15 @@ from support.bundles import Graphs
 from support.nasty_lines import NASTY_LINES
 from support.tiny_model import trained_corpus
 
+from model.corpora.files import read_lines
 from runtime.manifest import Precision
 from runtime.options import SearchOptions
 from runtime.search import Hypothesis, search
 from runtime.tokenizer import Tokenizer
 
 CAPTIONS = [
-    "A man in an orange hat starring at something.",
-    "Two young girls are sitting on the street eating corn.",
+    "Somebody with a green cap looks at a kite far above the roofs.",
+    "Three boys share a melon on the steps of a library.",
     "A black-and-white dog, mid-jump, catches a frisbee near the water's edge.",
     "People on bikes wait at a light while a bus, two taxis and a van go by in the rain.",
     "THE BOY WEARS A RED T-SHIRT & blue jeans (torn at the knee); he's laughing!",
@@ -29,10 +31,16 @@ PRECISIONS: list[Precision] = ["fp32", "int8"]
 
 @pytest.fixture(scope="module")
 def sources(tokenizer: Tokenizer, trained_graphs: Graphs) -> list[list[int]]:
-    """1,000 lines: captions, what breaks translators, phrases; cut to the model's limit."""
+    """1,000 lines: captions, what breaks translators, phrases; cut to the model's limit.
+
+    The environment variable LEANSEQ_TEST_LINES names a file whose lines take their place.
+    """
     corpus = trained_corpus()
     phrases = [source for split in ("test", "train") for source, _ in corpus.pairs(split)]
-    lines = [*CAPTIONS, *NASTY_LINES, *phrases][:LINES]
+    lines = [*CAPTIONS, *NASTY_LINES, *phrases]
+    if os.environ.get("LEANSEQ_TEST_LINES"):
+        lines = read_lines(os.environ["LEANSEQ_TEST_LINES"])
+    lines = lines[:LINES]
     limit = trained_graphs.spec.max_source
     encoded = [tokenizer.encode_source(line) for line in lines]
     return [ids if len(ids) <= limit else [*ids[: limit - 1], ids[-1]] for ids in encoded]
