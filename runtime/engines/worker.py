@@ -18,6 +18,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -225,6 +226,9 @@ def main(directory: Path) -> int:
         facts = {"error": str(error)}
     except MemoryError:
         facts = {"error": "there is not enough memory to build it; use smaller limits"}
+    except Exception as error:  # the library has kinds of its own
+        traceback.print_exc()
+        facts = {"error": f"the builder failed with {type(error).__name__}: {error}"}
     (directory / _FACTS_NAME).write_text(json.dumps(facts), encoding="utf-8")
     return _FAILED if "error" in facts else 0
 
@@ -252,7 +256,8 @@ def _log_to_stderr() -> Callable[[str, str], None]:
 
 
 def _end_with_parent() -> None:
-    sys.stdin.buffer.read()
+    while os.read(0, 1):  # nothing comes, until the end
+        pass
     os._exit(1)
 
 
