@@ -186,7 +186,8 @@ def _where(name: str, found: Sequence[Layer], layers: Sequence[Layer]) -> str:
     elsewhere = [layer for layer in layers if name in layer.onnx_names]
     if not elsewhere:
         return "no layer names it"
-    return f"it is in {elsewhere[-1].name} ({elsewhere[-1].kind})"
+    multiplies = next((layer for layer in elsewhere if "Fc" in layer.name), elsewhere[-1])
+    return f"it is in {multiplies.name} ({multiplies.kind})"
 
 
 def _gathered_at_once(layers: Sequence[Layer]) -> int:
