@@ -10,6 +10,10 @@ from pathlib import Path
 import pytest
 from support.tree import ROOT
 
+from runtime.bundle import Bundle, finish_manifest, graph_file_name, write_bundle
+from runtime.graph_contract import graph_inputs, graph_outputs
+from runtime.manifest import GraphSpec, Manifest, ModelSpec, Role, SpecialTokenIds, TextSpec
+
 FAKE = ROOT / "tests" / "support" / "fake_tensorrt"
 
 GEMM = (
@@ -44,3 +48,46 @@ def install_fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fa
     say(GOOD_BUILD)
     yield say
     sys.modules.pop("tensorrt", None)
+
+
+def write_bundle_for_fakes(path: Path, onnx: bytes = b"a graph") -> Bundle:
+    """A bundle of FP16 graphs that are no ONNX, each promising one quantized MatMul."""
+    model = ModelSpec(
+        encoder_layers=1,
+        decoder_layers=1,
+        num_heads=2,
+        head_dim=4,
+        vocab_size=64,
+        max_source=32,
+        max_target=32,
+    )
+    roles: tuple[Role, Role] = ("encoder", "decoder_step")
+    manifest = Manifest(
+        model=model,
+        special_ids=SpecialTokenIds(pad=0, unk=1, bos=2, eos=3, decoder_start=2),
+        text=TextSpec(
+            source_tokenizer="tokenizer.model",
+            target_tokenizer="tokenizer.model",
+            normalizer_version=1,
+        ),
+        graphs=tuple(
+            GraphSpec(
+                role=role,
+                precision="fp16",
+                variant="portable",
+                files=(graph_file_name(role, "fp16"),),
+                inputs=graph_inputs(role, model, "fp16"),
+                outputs=graph_outputs(role, model, "fp16"),
+                opset=20,
+                int8_matmuls=1,
+            )
+            for role in roles
+        ),
+        files={},
+    )
+    with write_bundle(path) as directory:
+        (directory / "tokenizer.model").write_bytes(b"")
+        for graph in manifest.graphs:
+            (directory / graph.files[0]).write_bytes(onnx + graph.role.encode())
+        finish_manifest(directory, manifest)
+    return Bundle.open(path)

@@ -182,13 +182,15 @@ def use(*names: str, place: int) -> str:
     return layer(f"mha_myl0_{place}", "kgen", [tensor(n, "1", "Half") for n in names], [])
 
 
+SECOND = (gather("self_v.0", "b", 2), use("b", place=3))
+
+
 @pytest.mark.parametrize(
     ("lines", "at_once"),
     [
         ([gather("self_k.0", "a", 0), gather("self_v.0", "b", 1), use("a", "b", place=2)], 2),
         (
-            [gather("self_k.0", "a", 0), use("a", place=1)]
-            + [gather("self_v.0", "b", 2), use("b", place=3)],
+            [gather("self_k.0", "a", 0), use("a", place=1), *SECOND],
             1,
         ),
         (
