@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
-from runtime.errors import BackendError
+from runtime.errors import EngineError
 from runtime.graph_contract import (
     SRC_IDS,
     SRC_MASK,
@@ -70,7 +71,7 @@ class Capacity:
 class EnginePair:
     """Two deserialized engines of one model, and the module of TensorRT that made them.
 
-    last_words: what TensorRT said last, for messages. Raises BackendError unless both engines are
+    last_words: what TensorRT said last, for messages. Raises EngineError unless both engines are
     what the graph contract says.
     """
 
@@ -90,19 +91,19 @@ class EnginePair:
         return {"encoder": self.encoder, "decoder_step": self.decoder_step}
 
     def inputs(self, role: Role) -> tuple[TensorSpec, ...]:
-        return graph_inputs(role, self.model, self.precision)
+        return _inputs(role, self.model, self.precision)
 
     def outputs(self, role: Role) -> tuple[TensorSpec, ...]:
-        return graph_outputs(role, self.model, self.precision)
+        return _outputs(role, self.model, self.precision)
 
     def capacities(self) -> list[Capacity]:
         """What each optimization profile takes, in order.
 
-        Raises BackendError unless each takes one sentence, one beam, an empty past.
+        Raises EngineError unless each takes one sentence, one beam, an empty past.
         """
         count = self.decoder_step.num_optimization_profiles
         if self.encoder.num_optimization_profiles != count or count < 1:
-            raise BackendError(
+            raise EngineError(
                 f"the engines have {self.encoder.num_optimization_profiles} and {count} profiles, "
                 "expected the same number: they were not built together, build them again"
             )
@@ -139,7 +140,7 @@ def _check_tensors(engine: Any, role: Role, specs: Iterable[TensorSpec], mode: s
         found = _kind(engine, spec.name) if spec.name in names else "nothing"
         expected = f"{mode} {_TRT_TYPES[spec.dtype]} DEVICE"
         if found != expected:
-            raise BackendError(
+            raise EngineError(
                 f"the {role} engine has {found} for {spec.name}, expected {expected}: it was built "
                 "from another graph; build the engines again"
             )
@@ -155,14 +156,16 @@ def _kind(engine: Any, name: str) -> str:
 
 
 def _largest(engine: Any, name: str, profile: int, smallest: tuple[int, ...]) -> tuple[int, ...]:
-    """The largest shape of a tensor. BackendError unless the profile begins at `smallest`."""
+    """The largest shape of a tensor. EngineError unless the profile begins at `smallest`."""
     low, _, high = (tuple(dims) for dims in engine.get_tensor_profile_shape(name, profile))
     if low != smallest:
-        raise BackendError(
+        raise EngineError(
             f"profile {profile} of an engine begins at {low} for {name}, expected {smallest}; "
             "build the engines again"
         )
     return high
 
 
+# Asked for at every step.
+_inputs, _outputs = cache(graph_inputs), cache(graph_outputs)
 _TRT_TYPES = {"int32": "INT32", "bool": "BOOL", "float32": "FLOAT", "float16": "HALF"}

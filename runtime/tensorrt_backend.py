@@ -79,7 +79,7 @@ class TensorRtBackend:
     Takes what the engines' profiles take: `capabilities` says so, and more sentences than that are
     asked for in smaller batches (SplitBatchError). So are those for which memory runs out.
     Usable from several threads at once, each with states of its own: each gets a workspace.
-    Raises BackendError when the engines aren't what the graph contract says.
+    Raises EngineError as EnginePair.capacities does.
     """
 
     def __init__(

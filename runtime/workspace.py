@@ -168,8 +168,7 @@ class Workspace:
         return placed
 
     def _make_context(self, role: Role, engine: Any) -> Any:
-        strategy = self._engines.trt.ExecutionContextAllocationStrategy.USER_MANAGED
-        context = engine.create_execution_context(strategy)
+        context = _create_context(self._engines.trt, role, engine)
         if context is None:
             raise DeviceMemoryError(
                 f"TensorRT made no execution context for the {role} engine "
@@ -191,11 +190,17 @@ class Workspace:
 
     def _run(self, role: Role, now: Sizes, *, check_outputs: bool) -> None:
         context, engines = self._contexts[role], self._engines
+        shapes: dict[tuple[str | int, ...], tuple[int, ...]] = {}  # all caches have the same dims
         for spec in engines.inputs(role):
-            shape = shape_of(spec, now)
+            shape = shapes.get(spec.dims)
+            if shape is None:
+                shape = shapes[spec.dims] = shape_of(spec, now)
             if not context.set_input_shape(spec.name, shape):
                 raise self._failure(role, f"took no shape {shape} for {spec.name}")
-        missing = context.infer_shapes()
+        try:
+            missing = context.infer_shapes()
+        except RuntimeError as error:
+            raise self._failure(role, f"can't have these shapes: {error}") from error
         if missing:
             raise self._failure(role, f"still lacks {', '.join(missing)}")
         if check_outputs:
@@ -238,6 +243,22 @@ class Workspace:
     def _own(self, thing: Any) -> Any:
         self._closers.append(thing.close)
         return thing
+
+
+def _create_context(trt: Any, role: Role, engine: Any) -> Any:
+    """A context over scratch memory of ours; None where TensorRT can't make one.
+
+    tensorrt-rtx compiles kernels for every new shape, and a step has a new one each time: there it
+    is told to go on with those for any shape.
+    """
+    strategy = trt.ExecutionContextAllocationStrategy.USER_MANAGED
+    specialization = getattr(trt, "DynamicShapesKernelSpecializationStrategy", None)
+    if specialization is None or role == "encoder":
+        return engine.create_execution_context(strategy)
+    config = engine.create_runtime_config()
+    config.set_execution_context_allocation_strategy(strategy)
+    config.dynamic_shapes_kernel_specialization_strategy = specialization.NONE
+    return engine.create_execution_context(config)
 
 
 def _pack(nbytes: dict[str, int]) -> tuple[dict[str, int], int]:

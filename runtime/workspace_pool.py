@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 class WorkspacePool:
     """Workspaces by profile, made when they are needed and used again. For any number of threads.
 
-    Raises BackendError as EnginePair.capacities does.
+    Raises EngineError as EnginePair.capacities does.
     """
 
     def __init__(self, device: Device, engines: EnginePair) -> None:

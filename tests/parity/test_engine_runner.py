@@ -181,14 +181,27 @@ def a_past_of_the_wrong_batch(patch: pytest.MonkeyPatch) -> None:
 
 def a_shape_that_is_not_set(patch: pytest.MonkeyPatch) -> None:
     """The shape of one cache is set at the first step only."""
-    original = workspace.shape_of
-    first: dict[str, tuple[int, ...]] = {}
+    original = Workspace._make_context
 
-    def stale(spec: Any, now: dict[str, int]) -> tuple[int, ...]:
-        shape = original(spec, now)
-        return first.setdefault(spec.name, shape) if spec.name == "self_v.1" else shape
+    class Forgetful:
+        def __init__(self, context: Any) -> None:
+            self._context, self._set = context, False
 
-    patch.setattr(workspace, "shape_of", stale)
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._context, name)
+
+        def set_input_shape(self, name: str, shape: tuple[int, ...]) -> bool:
+            if name == "self_v.1" and self._set:
+                return True
+            self._set |= name == "self_v.1"
+            found: bool = self._context.set_input_shape(name, shape)
+            return found
+
+    patch.setattr(
+        Workspace,
+        "_make_context",
+        lambda self, role, engine: Forgetful(original(self, role, engine)),
+    )
 
 
 def two_tensors_at_one_address(patch: pytest.MonkeyPatch) -> None:

@@ -21,13 +21,20 @@ from support.trt_emulator import (
     EmulatedContext,
     EmulatedDevice,
     EmulatedEngine,
+    EmulatedTensorRtRtx,
     TensorLocation,
 )
 
 from runtime.backend import Candidates
 from runtime.engine_pair import EnginePair
 from runtime.engines.profiles import EngineLimits
-from runtime.errors import BackendError, DeviceMemoryError, MissingExtraError, SplitBatchError
+from runtime.errors import (
+    BackendError,
+    DeviceMemoryError,
+    EngineError,
+    MissingExtraError,
+    SplitBatchError,
+)
 from runtime.options import SearchOptions
 from runtime.search import pad_sources, search
 from runtime.tensorrt_backend import TensorRtBackend
@@ -369,6 +376,32 @@ def test_missing_shapes_are_told(random_graphs: Graphs, monkeypatch: pytest.Monk
         begin(emulated_backend(random_graphs, limits=SMALL))
 
 
+def test_shapes_that_can_not_be_are_told(
+    random_graphs: Graphs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_self: EmulatedContext) -> None:
+        raise RuntimeError("dimensions do not broadcast")
+
+    monkeypatch.setattr(EmulatedContext, "infer_shapes", fail)
+    with pytest.raises(BackendError, match="can't have these shapes: dimensions do not broadcast"):
+        begin(emulated_backend(random_graphs, limits=SMALL))
+
+
+def test_tensorrt_rtx_compiles_no_kernels_for_the_shapes_of_a_step(random_graphs: Graphs) -> None:
+    device = EmulatedDevice()
+    device.use()
+    pair = emulated_pair(random_graphs, device, "fp32", SMALL, EmulatedTensorRtRtx(device))
+    backend = TensorRtBackend(pair, random_graphs.special_ids, device)
+    found = search(backend, SOURCES, OPTIONS, random_graphs.special_ids)
+    assert found == search(random_graphs.backend(), SOURCES, OPTIONS, random_graphs.special_ids)
+    strategies = [
+        config.dynamic_shapes_kernel_specialization_strategy.name
+        for config in pair.decoder_step.configs
+    ]
+    assert strategies == ["NONE"]
+    assert pair.encoder.configs == []
+
+
 def test_outputs_of_another_size_are_told(
     random_graphs: Graphs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -386,7 +419,7 @@ def test_engines_of_another_graph_are_told(
     pair = emulated_pair(random_graphs, device, "fp16", SMALL)
     step, rest = pair.decoder_step, {"trt": pair.trt, "model": pair.model}
     with pytest.raises(
-        BackendError,
+        EngineError,
         match=r"the encoder engine has OUTPUT HALF DEVICE for cross_k.0, expected OUTPUT FLOAT "
         "DEVICE: it was built from another graph; build the engines again",
     ):

@@ -17,6 +17,7 @@ from support.trt_emulator import (
     EmulatedDevice,
     EmulatedEngine,
     EmulatedRuntime,
+    EmulatedRuntimeConfig,
     EmulatorError,
     ExecutionContextAllocationStrategy,
 )
@@ -175,17 +176,20 @@ def test_other_mistakes_are_refused(encoder: Encoder) -> None:
 
 def public_names(kind: type[Any]) -> set[str]:
     extra = {"device", "inputs", "outputs", "tensors", "profiles", "session", "scratch_bytes"}
+    extra |= {"configs"}
     return {name for name in vars(kind) if not name.startswith("_")} - extra
 
 
 EMULATED = {
     "ICudaEngine": public_names(EmulatedEngine),
     "IExecutionContext": public_names(EmulatedContext),
+    "IRuntimeConfig": public_names(EmulatedRuntimeConfig),
     "Runtime": public_names(EmulatedRuntime),
     **{
         name: set(getattr(trt_emulator, name).__members__)
         for name in (
             "DataType",
+            "DynamicShapesKernelSpecializationStrategy",
             "EngineInvalidityDiagnostics",
             "EngineValidity",
             "ExecutionContextAllocationStrategy",
@@ -209,6 +213,6 @@ def test_tensorrt_rtx_has_every_emulated_name() -> None:
 
 def test_every_emulated_method_is_in_the_table_of_used_names() -> None:
     """runtime.engines.library checks that table when it loads a library."""
-    optional = {"get_engine_validity"}  # asked for by hasattr
+    optional = {"get_engine_validity", "create_runtime_config"}  # where they are there
     for kind in ("ICudaEngine", "IExecutionContext", "Runtime"):
         assert EMULATED[kind] - optional == set(USED[kind])

@@ -21,10 +21,14 @@ from runtime.tensorrt_backend import TensorRtBackend
 
 
 def emulated_pair(
-    graphs: Graphs, device: EmulatedDevice, precision: Precision, limits: EngineLimits
+    graphs: Graphs,
+    device: EmulatedDevice,
+    precision: Precision,
+    limits: EngineLimits,
+    trt: EmulatedTensorRT | None = None,
 ) -> EnginePair:
     """precision: of the caches, as the engines show them; they compute in float32."""
-    trt = EmulatedTensorRT(device)
+    trt = trt or EmulatedTensorRT(device)
     within = limits.within(graphs.spec)
     engines = {
         role: trt.Runtime().deserialize_cuda_engine(

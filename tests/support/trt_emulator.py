@@ -218,6 +218,30 @@ class EmulatedTensorRT:
         return EmulatedRuntime(self, logger)
 
 
+class DynamicShapesKernelSpecializationStrategy(enum.Enum):
+    LAZY, EAGER, NONE = range(3)
+
+
+class EmulatedTensorRtRtx(EmulatedTensorRT):
+    """Stands for the module `tensorrt_rtx`."""
+
+    DynamicShapesKernelSpecializationStrategy = DynamicShapesKernelSpecializationStrategy
+
+
+class EmulatedRuntimeConfig:
+    """IRuntimeConfig."""
+
+    dynamic_shapes_kernel_specialization_strategy = DynamicShapesKernelSpecializationStrategy.LAZY
+
+    def __init__(self) -> None:
+        self._strategy = ExecutionContextAllocationStrategy.STATIC
+
+    def set_execution_context_allocation_strategy(
+        self, strategy: ExecutionContextAllocationStrategy
+    ) -> None:
+        self._strategy = strategy
+
+
 class EmulatedRuntime:
     """A plan that is the name of a diagnostic is invalid for that reason."""
 
@@ -255,6 +279,7 @@ class EmulatedEngine:
         limits: dict[str, int],
     ) -> None:
         self.device, self.role = device, role
+        self.configs: list[EmulatedRuntimeConfig] = []
         self.inputs = {spec.name: spec for spec in graph_inputs(role, model, precision)}
         self.outputs = {spec.name: spec for spec in graph_outputs(role, model, precision)}
         self.tensors = self.inputs | self.outputs
@@ -300,9 +325,14 @@ class EmulatedEngine:
     def get_device_memory_size_for_profile_v2(self, profile: int) -> int:
         return self.scratch_bytes * (profile + 1)
 
+    def create_runtime_config(self) -> EmulatedRuntimeConfig:
+        self.configs.append(EmulatedRuntimeConfig())
+        return self.configs[-1]
+
     def create_execution_context(
-        self, strategy: ExecutionContextAllocationStrategy
+        self, how: ExecutionContextAllocationStrategy | EmulatedRuntimeConfig
     ) -> EmulatedContext | None:
+        strategy = how._strategy if isinstance(how, EmulatedRuntimeConfig) else how
         if strategy is not ExecutionContextAllocationStrategy.USER_MANAGED:
             raise EmulatorError(f"scratch memory is not ours with {strategy.name}")
         return EmulatedContext(self)
