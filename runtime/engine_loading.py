@@ -86,8 +86,8 @@ class _Loader:
     def _deserialize(self, engine: Engine) -> Any:
         plan = engine.read_plan()
         self._log.last_words()  # not of what went before
-        reasons = _invalid(self._library.module, self._runtime, plan)
-        loaded = None if reasons else self._runtime.deserialize_cuda_engine(plan)
+        valid, reasons = _validity(self._library.module, self._runtime, plan)
+        loaded = self._runtime.deserialize_cuda_engine(plan) if valid else None
         if loaded is None:
             words = ", ".join(reasons) or self._log.last_words() or "it does not say why"
             raise EngineError(
@@ -132,16 +132,16 @@ def _engine_log(trt: Any) -> _EngineLog:
     return _EngineLog(trt)
 
 
-def _invalid(trt: Any, runtime: Any, plan: bytes) -> list[str]:
-    """Why the library refuses a plan, in plain words, where it can tell before loading it."""
+def _validity(trt: Any, runtime: Any, plan: bytes) -> tuple[bool, list[str]]:
+    """Whether the library takes a plan, and if not, why, as far as it can tell before loading."""
     if not hasattr(runtime, "get_engine_validity"):
-        return []
+        return True, []
     validity, diagnostics = runtime.get_engine_validity(plan)
     if validity != trt.EngineValidity.INVALID:
-        return []
+        return True, []
     found = trt.EngineInvalidityDiagnostics.__members__.items()
     names = [name for name, bit in found if int(diagnostics) & int(bit)]
-    return [_REASONS.get(name, name) for name in names] or ["it is not valid"]
+    return False, [_REASONS.get(name, name) for name in names]
 
 
 _REASONS = {

@@ -21,6 +21,7 @@ from support.trt_emulator import EmulatedDevice
 from runtime import engine_loading
 from runtime.bundle import Bundle
 from runtime.engine_loading import load_engines
+from runtime.engines.library import load_library
 from runtime.engines.profiles import EngineLimits
 from runtime.errors import EngineError
 from runtime.options import SearchOptions
@@ -179,3 +180,22 @@ def test_tensorrts_words_reach_the_log(
     ):
         load(bundle, build=False)
     assert "TensorRT: Magic tag does not match\nmore of it" in caplog.text
+
+
+@pytest.mark.parametrize("plan", [b"no plan at all" * 50, b"\0"], ids=["text", "a byte"])
+def test_the_real_library_refuses_what_is_no_plan(
+    random_graphs: Graphs, bundle: Bundle, plan: bytes
+) -> None:
+    pytest.importorskip("tensorrt_rtx")
+    library = load_library("tensorrt_rtx")
+    for role in ROLES:
+        write_emulated_engine(
+            bundle,
+            random_graphs,
+            role,
+            plan_bytes=plan,
+            library="tensorrt_rtx",
+            version=library.version,
+        )
+    with pytest.raises(EngineError, match=r"engine encoder fp16 sm89 \(it is damaged\); it was"):
+        load_engines(bundle, "fp16", library, EmulatedDevice(), build=False)

@@ -11,7 +11,7 @@ from support.trt_emulator import EmulatedDevice, EmulatedTensorRT, plan
 from runtime.bundle import Bundle, finish_manifest, sha256_of, write_bundle
 from runtime.engine_pair import EnginePair
 from runtime.engines.engine import ENGINE_NAME, Engine, EngineFacts, engine_directory_name
-from runtime.engines.library import Library
+from runtime.engines.library import Library, LibraryName
 from runtime.engines.profiles import EngineLimits
 from runtime.engines.proof import Proof
 from runtime.engines.store import places
@@ -95,12 +95,13 @@ def write_emulated_engine(
     plan_bytes: bytes | None = None,
     limits: EngineLimits | None = None,
     target: str = "sm89",
+    library: LibraryName = "tensorrt",
     version: str = "11.4",
 ) -> Engine:
     """An FP16 engine on disk, as a build would leave it, which the emulator runs."""
     limits = (limits or EngineLimits()).within(graphs.spec)
     content = plan_bytes or plan(graphs.path(role), role, graphs.spec, "fp16", limits)
-    name = engine_directory_name(role, "fp16", target, "tensorrt")
+    name = engine_directory_name(role, "fp16", target, library)
     directory = places(bundle)[0] / name
     directory.mkdir(parents=True, exist_ok=True)
     (directory / PLAN_NAME).write_bytes(content)
@@ -108,7 +109,7 @@ def write_emulated_engine(
         directory=directory,
         role=role,
         precision="fp16",
-        library="tensorrt",
+        library=library,
         version=version,
         target=target,
         limits=limits,
