@@ -15,8 +15,14 @@ import pytest
 
 pytest.importorskip("torch")
 
-from support.bundles import Graphs
-from support.emulated_backend import emulated_backend, emulated_pair, write_graph_bundle
+from support.bundles import ROLES, Graphs
+from support.emulated_backend import (
+    emulated_backend,
+    emulated_library,
+    emulated_pair,
+    write_emulated_engine,
+    write_graph_bundle,
+)
 from support.trt_emulator import (
     EmulatedContext,
     EmulatedDevice,
@@ -36,6 +42,7 @@ from runtime.errors import (
     SplitBatchError,
 )
 from runtime.options import SearchOptions
+from runtime.registry import open_backend
 from runtime.search import pad_sources, search
 from runtime.tensorrt_backend import TensorRtBackend
 
@@ -477,3 +484,45 @@ def test_without_tensorrt_the_extra_is_named(
     bundle = write_graph_bundle(random_graphs, tmp_path / "bundle")
     with pytest.raises(MissingExtraError, match=r"pip install 'leanseq\[trt\]'"):
         TensorRtBackend.open(bundle)
+
+
+@pytest.fixture
+def emulated_machine(monkeypatch: pytest.MonkeyPatch) -> EmulatedDevice:
+    """A machine with TensorRT and a GPU, as far as everything above them can tell."""
+    device = EmulatedDevice()
+    library = emulated_library(device)
+    for module in ("runtime.tensorrt_check", "runtime.tensorrt_backend"):
+        monkeypatch.setattr(f"{module}.check_tensorrt", lambda: library)
+    monkeypatch.setattr("runtime.tensorrt_backend.CudaDevice", lambda: device)
+    return device
+
+
+@pytest.mark.parametrize("name", ["auto", "tensorrt"])
+def test_the_registry_opens_it(
+    random_graphs: Graphs, tmp_path: Path, emulated_machine: EmulatedDevice, name: str
+) -> None:
+    bundle = write_graph_bundle(random_graphs, tmp_path / "bundle")
+    for role in ROLES:
+        write_emulated_engine(bundle, random_graphs, role, limits=SMALL)
+    backend = open_backend(bundle, name)
+    found = backend.capabilities
+    assert (found.name, found.device, found.precision) == ("tensorrt", "emulated:0", "fp16")
+    assert found.detail["tensorrt"] == "11.4"
+    ids = random_graphs.special_ids
+    results = search(backend, SOURCES, OPTIONS, ids)
+    expected = search(random_graphs.backend(), SOURCES, OPTIONS, ids)
+    assert [r[0].score for r in results] == pytest.approx([e[0].score for e in expected], abs=1e-2)
+    backend.close()
+
+
+def test_without_engines_and_builds_onnxruntime_goes_on(
+    random_graphs: Graphs,
+    tmp_path: Path,
+    emulated_machine: EmulatedDevice,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    bundle = write_graph_bundle(random_graphs, tmp_path / "bundle")
+    backend = open_backend(bundle, "tensorrt", build=False)
+    assert backend.capabilities.name == "onnxruntime"
+    assert "no encoder engine in fp16 has been built for" in caplog.text
+    assert "nothing is built (--no-build): going on with ONNX Runtime" in caplog.text
