@@ -290,6 +290,19 @@ def test_no_memory_at_all_is_an_error(random_graphs: Graphs) -> None:
             search(backend, SOURCES[:count], OPTIONS, random_graphs.special_ids)
 
 
+def test_no_memory_in_the_only_profile_that_fits_is_an_error(random_graphs: Graphs) -> None:
+    device = EmulatedDevice(memory=10_000)
+    device.use()
+    pair = emulated_pair(random_graphs, device, "fp32", SMALL)
+    object.__setattr__(pair.decoder_step.profiles[0]["token_ids"], "max", (1, 1))
+    backend = TensorRtBackend(pair, random_graphs.special_ids, device)
+    with pytest.raises(
+        DeviceMemoryError,
+        match="emulated:0 has no memory for one sentence of beam 3, source 4, target 8; free some",
+    ):
+        begin(backend, beam_size=3)
+
+
 def test_a_context_that_is_not_made_is_an_error(
     random_graphs: Graphs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
