@@ -13,8 +13,8 @@ from typing import Any
 
 from benchmarks.machine import describe_machine, now
 from benchmarks.profile import profile_bundle
-from benchmarks.quality import check_aligned, make_metrics, score
 from benchmarks.timing import Times, interleave, paired_ratio, percentiles_ms
+from model.evaluation import check_aligned, evaluate, make_metrics
 from runtime.bundle import Bundle
 from runtime.errors import OptionError
 from runtime.options import SearchOptions
@@ -104,7 +104,7 @@ def measure(
     """
     options, effort = options or SearchOptions(), effort or Effort()
     threads = _common_threads(subjects)
-    make_metrics(test_set.target_language)  # complains before minutes of timing
+    make_metrics(test_set.target_language or "")  # complains before minutes of timing
     timed = _time(subjects, test_set, options, effort)
     record: dict[str, Any] = {
         "schema": SCHEMA,
@@ -193,11 +193,11 @@ def _describe(
     texts = [translation.text for translation in timed.translations[index]]
     first = [translation.text for translation in timed.translations[0]]
     tokens = sum(count_tokens(translation) for translation in timed.translations[index])
-    quality = score(
+    quality = evaluate(
         texts,
         test_set.references,
         families=test_set.families,
-        target_language=test_set.target_language,
+        target_language=test_set.target_language or "",
     )
     return {
         "name": subject.name,
@@ -212,7 +212,14 @@ def _describe(
         "speedup": paired_ratio(timed.latency[0], timed.latency[index]).to_json(),
         "tokens_per_second": tokens / float(timed.batches[index].sum()),
         "same_as_first": sum(a == b for a, b in zip(texts, first, strict=True)),
-        "quality": quality.to_json(),
+        "quality": {
+            "bleu": quality.bleu.score,
+            "bleu_signature": quality.bleu.signature,
+            "chrf": quality.chrf.score,
+            "chrf_signature": quality.chrf.signature,
+            "exact_match": quality.exact_match,
+            "exact_match_by_family": quality.by_family,
+        },
         "parity": None if subject.parity is None else dict(subject.parity),
     }
 

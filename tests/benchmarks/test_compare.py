@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 from benchmarks.cli import cli
 from benchmarks.compare import Comparison, compare
+from model.errors import DataError
 from runtime.console import run
 from runtime.errors import OptionError
 from runtime.registry import BACKENDS
@@ -118,7 +119,7 @@ def test_missing_files_exit_with_1(
 
 def test_files_that_are_not_aligned_are_an_error(files: dict[str, Path]) -> None:
     files["ref"].write_text("in 2 Tagen\n", encoding="utf-8")
-    with pytest.raises(OptionError, match="10 lines but 1 references"):
+    with pytest.raises(DataError, match="10 source lines but 1 references"):
         compare(Comparison(bundle=GOLDEN, **files))
 
 

@@ -9,6 +9,7 @@ from support.tiny_tokenizer import tiny_tokenizer
 
 from benchmarks.measure import Effort, Subject, TestSet, count_tokens, measure
 from benchmarks.table import render, render_families
+from model.errors import DataError
 from runtime.errors import OptionError
 from runtime.tokenizer import Tokenizer
 from runtime.translator import Translator
@@ -131,7 +132,7 @@ def test_effort_refuses_nothing(values: dict[str, int]) -> None:
 
 
 def test_test_set_must_be_aligned() -> None:
-    with pytest.raises(OptionError, match="2 lines but 1 references"):
+    with pytest.raises(DataError, match="2 source lines but 1 references"):
         TestSet(lines=["a", "b"], references=["a"])
 
 
