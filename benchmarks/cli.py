@@ -50,6 +50,24 @@ def compare_command(as_json: bool, **options: Any) -> None:
     click.echo(json.dumps(record, ensure_ascii=False) if as_json else text)
 
 
+@cli.command("engines")
+@click.option(
+    "--preset", "presets", multiple=True, help="Model sizes.  [default: tiny, small, base]"
+)
+@click.option("--target", "targets", multiple=True, metavar="SM", help="Such as sm89; may be repeated.  [default: sm75, sm80, sm86, sm89, sm120]")  # noqa: E501  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="JSON on one line instead of a table.")
+def engines_command(presets: tuple[str, ...], targets: tuple[str, ...], as_json: bool) -> None:
+    """Builds TensorRT engines of random weights ahead of time and shows what they hold: INT8
+    MatMuls, weights, activation memory. Needs tensorrt-rtx, and no GPU; runs nothing.
+    """
+    from benchmarks.engines import PRESETS, TARGETS, EngineRun, measure_engines
+    from benchmarks.engines import render as render_engines
+
+    run = EngineRun(presets=presets or PRESETS, targets=targets or TARGETS)
+    record = measure_engines(run)
+    click.echo(json.dumps(record) if as_json else render_engines(record))
+
+
 def _measure(random_weights: bool, preset: str | None, **options: Any) -> tuple[Any, str]:
     """The record, and the text it is shown as."""
     if random_weights:

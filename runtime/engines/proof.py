@@ -26,6 +26,7 @@ CLAIM = "compiled as INT8, by the builder's log; the kernels are chosen on the G
 _INT8 = "Int8"
 _UNFUSED = re.compile(r"Cast\w*Fc")
 """In the name of a layer that turns INT8 back into floats before it multiplies."""
+_ELEMENT_BYTES = {"Half": 2, "Float": 4}
 _WEIGHTS_MARGIN = 1.05
 _WEIGHTS_SLACK = 64 * 1024
 
@@ -127,11 +128,11 @@ def prove(
 def gather_bytes(log: BuilderLog, profiles: Sequence[Profile]) -> tuple[int, ...]:
     """Activation memory that the Gather on the caches takes at most, a number for each profile.
 
-    From the order of the layers: the most gathered caches that are alive at a time, times the
-    largest size of one. 0 where a graph gathers nothing.
+    From the order of the layers: the gathered caches that are alive at a time, at their largest. 0
+    where a graph gathers nothing.
     """
     return tuple(
-        _gathered_at_once(log.of_profile(place)) * _cache_bytes(profile)
+        _gathered_at_once(log.of_profile(place)) * _cache_elements(profile)
         for place, profile in enumerate(profiles)
     )
 
@@ -191,21 +192,26 @@ def _where(name: str, found: Sequence[Layer], layers: Sequence[Layer]) -> str:
 
 
 def _gathered_at_once(layers: Sequence[Layer]) -> int:
+    """Bytes of one element of each gathered cache that is alive at the same time, at most."""
     last_use = {tensor.name: place for place, layer in enumerate(layers) for tensor in layer.inputs}
-    alive: list[tuple[int, int]] = []
+    alive: list[tuple[int, int, int]] = []
     for place, layer in enumerate(layers):
         names = {strip_profile(tensor.name) for tensor in layer.inputs}
         if BEAM_INDICES in names and any(name.startswith("self_") for name in names):
-            alive += [(place, last_use[out.name]) for out in layer.outputs if out.name in last_use]
+            alive += [
+                (place, last_use[out.name], _ELEMENT_BYTES.get(out.dtype, 4))
+                for out in layer.outputs
+                if out.name in last_use
+            ]
     return max(
-        (sum(start <= place <= end for start, end in alive) for place in range(len(layers))),
+        (
+            sum(size for start, end, size in alive if start <= place <= end)
+            for place in range(len(layers))
+        ),
         default=0,
     )
 
 
-def _cache_bytes(profile: Profile) -> int:
-    """float16, as in every engine."""
-    return max(
-        (2 * math.prod(r.max) for name, r in profile.items() if name.startswith("self_")),
-        default=0,
-    )
+def _cache_elements(profile: Profile) -> int:
+    sizes = (math.prod(shapes.max) for name, shapes in profile.items() if name.startswith("self_"))
+    return max(sizes, default=0)
