@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load, save_file
+from safetensors.torch import load, save
 from torch import Tensor
 
 from model import redo
@@ -93,7 +93,8 @@ def save_checkpoint(
 
     files: dict[str, redo.WriteFile] = {
         CONFIG: lambda target: target.write_bytes(config_text),
-        WEIGHTS: lambda target: save_file(model_weights(model), target),
+        # Not save_file, whose file only its owner may read, whatever the umask.
+        WEIGHTS: lambda target: target.write_bytes(save(model_weights(model))),
         TOKENIZER: lambda target: target.write_bytes(tokenizer_proto),
     }
     if samples is not None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 from pathlib import Path
@@ -72,6 +73,11 @@ def test_equal_content_gives_equal_bytes(path: Path, tmp_path: Path) -> None:
     other = write_random_checkpoint(tmp_path / "other")
     for name in FILES:
         assert (path / name).read_bytes() == (other / name).read_bytes()
+
+
+def test_who_may_read_one_file_may_read_all(path: Path) -> None:
+    modes = {file.name: file.stat().st_mode for file in path.iterdir()}
+    assert modes["model.safetensors"] == modes["config.json"]
 
 
 def test_loading_leaves_the_random_state_alone(path: Path) -> None:
@@ -245,14 +251,21 @@ def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
         write_random_checkpoint(tmp_path / "file" / "c")
 
 
-def test_a_disk_that_is_full_leaves_the_old(path: Path, monkeypatch) -> None:
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSPC, "No space left on device"),
+        SafetensorError("Error while serializing: I/O error: No space left on device"),
+    ],
+)
+def test_a_disk_that_is_full_leaves_the_old(path: Path, monkeypatch, error: Exception) -> None:
     before = load_checkpoint(path).sha256
 
     def full(*_: object) -> None:
-        raise SafetensorError("Error while serializing: I/O error: No space left on device")
+        raise error
 
     with monkeypatch.context() as patch:
-        patch.setattr("model.checkpoint.save_file", full)
+        patch.setattr(Path, "write_bytes", full)
         with pytest.raises(CheckpointError, match=r"cannot write to .* No space left on device"):
             write_random_checkpoint(path, seed=1)
     assert load_checkpoint(path).sha256 == before
