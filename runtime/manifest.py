@@ -142,11 +142,11 @@ class Manifest:
         _check_schema(values.get("schema"))
         try:
             manifest = cls(
-                model=_spec(ModelSpec, values["model"]),
-                special_ids=_spec(SpecialTokenIds, values["special_ids"]),
-                text=_spec(TextSpec, values["text"]),
+                model=read_spec(ModelSpec, values["model"]),
+                special_ids=read_spec(SpecialTokenIds, values["special_ids"]),
+                text=read_spec(TextSpec, values["text"]),
                 graphs=tuple(_graph(graph) for graph in values["graphs"]),
-                files={name: _spec(FileSpec, file) for name, file in values["files"].items()},
+                files={name: read_spec(FileSpec, file) for name, file in values["files"].items()},
                 search_defaults=dict(values.get("search_defaults", {})),
                 source=dict(values.get("source", {})),
                 raw=values,
@@ -191,7 +191,7 @@ def _check_schema(schema: Any) -> None:
         )
 
 
-def _spec(kind: type[_T], values: Mapping[str, Any]) -> _T:
+def read_spec(kind: type[_T], values: Mapping[str, Any]) -> _T:
     """Takes the fields that this version knows; lists become tuples. TypeError for other types."""
     hints = _hints(kind)  # type: ignore[arg-type]
     taken = {n: tuple(v) if isinstance(v, list) else v for n, v in values.items() if n in hints}
@@ -223,7 +223,7 @@ def _fits(value: Any, hint: Any) -> bool:
 
 def _graph(values: Mapping[str, Any]) -> GraphSpec:
     return dataclasses.replace(
-        _spec(GraphSpec, {**values, "inputs": (), "outputs": ()}),
-        inputs=tuple(_spec(TensorSpec, tensor) for tensor in values["inputs"]),
-        outputs=tuple(_spec(TensorSpec, tensor) for tensor in values["outputs"]),
+        read_spec(GraphSpec, {**values, "inputs": (), "outputs": ()}),
+        inputs=tuple(read_spec(TensorSpec, tensor) for tensor in values["inputs"]),
+        outputs=tuple(read_spec(TensorSpec, tensor) for tensor in values["outputs"]),
     )

@@ -18,7 +18,7 @@ from runtime.engines.profiles import EngineLimits, Profile, ShapeRange
 from runtime.engines.proof import Proof
 from runtime.engines.worker import PLAN_NAME
 from runtime.errors import EngineError, OptionError
-from runtime.manifest import Role
+from runtime.manifest import Role, read_spec
 
 SCHEMA_MAJOR = 1
 SCHEMA_MINOR = 0
@@ -29,6 +29,10 @@ EnginePrecision = Literal["fp16", "int8_fp16"]
 ENGINE_PRECISIONS: tuple[EnginePrecision, ...] = get_args(EnginePrecision)
 
 
+_TYPES = {
+    **dict.fromkeys(("version", "target", "onnx_sha256", "plan_sha256"), str),
+    **dict.fromkeys(("plan_size", "settings_version"), int),
+}
 _REBUILD = "it is damaged or unfinished; build the engine again"
 
 
@@ -155,22 +159,17 @@ def check_plan(engine: Engine) -> None:
 def _from_json(directory: Path, values: Mapping[str, Any]) -> Engine:
     known = {field.name for field in dataclasses.fields(Engine)} - {"directory"}
     taken = {name: values[name] for name in known}
-    if not all(isinstance(values[n], str) for n in ("version", "target", "plan_sha256")):
-        raise TypeError("a text is expected")
-    facts: dict[str, Any] = {
-        key: tuple(value) if isinstance(value, list) else value
-        for key, value in values["facts"].items()
-    }
+    for name, kind in _TYPES.items():
+        if type(taken[name]) is not kind:
+            raise TypeError(f"{name} is {taken[name]!r}")
+    profiles = [
+        {name: read_spec(ShapeRange, shapes) for name, shapes in profile.items()}
+        for profile in values["profiles"]
+    ]
     taken |= {
-        "limits": EngineLimits.from_json(values["limits"]),
-        "proof": Proof.from_json(values["proof"]),
-        "facts": EngineFacts(**facts),
-        "profiles": tuple(
-            {
-                name: ShapeRange(**{key: tuple(shape) for key, shape in shapes.items()})
-                for name, shapes in profile.items()
-            }
-            for profile in values["profiles"]
-        ),
+        "limits": read_spec(EngineLimits, values["limits"]),
+        "proof": read_spec(Proof, values["proof"]),
+        "facts": read_spec(EngineFacts, values["facts"]),
+        "profiles": tuple(profiles),
     }
     return Engine(directory=directory, **taken)

@@ -6,9 +6,7 @@ Letters: B sentences, S source length, K beams, N = B*K, P rows of the past, T t
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from runtime.errors import OptionError
 from runtime.manifest import ModelSpec, TensorSpec
@@ -72,11 +70,6 @@ class EngineLimits:
 
     def to_json(self) -> dict[str, int]:
         return dataclasses.asdict(self)
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> EngineLimits:
-        """Raises OptionError for values out of range, TypeError for names that are no limits."""
-        return cls(**values)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -63,12 +63,6 @@ class Proof:
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Proof:
-        """Raises KeyError or TypeError for what is no proof."""
-        lists = ("int8", "float_weights", "products")
-        return cls(**{**values, **{name: tuple(values[name]) for name in lists}})
 
 
 def prove(

@@ -42,7 +42,7 @@ from runtime.engines.layers import read_log
 from runtime.engines.library import Library, LibraryName
 from runtime.engines.profiles import EngineLimits, engine_profiles
 from runtime.engines.proof import gather_bytes, prove
-from runtime.errors import EngineError
+from runtime.errors import BundleError, EngineError
 from runtime.graph_contract import graph_inputs
 from runtime.manifest import GraphSpec, Role
 
@@ -117,7 +117,7 @@ def all_engines(bundle: Bundle) -> Iterator[Engine | Mismatch]:
             graph = bundle.graph(engine.role, engine.precision)
             _check_onnx(engine, _onnx_sha256(bundle, graph))
             check_plan(engine)
-        except EngineError as error:
+        except (EngineError, BundleError) as error:
             yield Mismatch(why=str(error))
         else:
             yield engine

@@ -67,9 +67,9 @@ def test_import_contracts_catch_a_wrong_import(tmp_path: Path, file: str, line: 
 @pytest.mark.parametrize(
     "module",
     sorted(
-        f"runtime.{path.stem}"
-        for path in (ROOT / "runtime").glob("*.py")
-        if path.stem != "__main__"  # runs the command line
+        ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        for path in (ROOT / "runtime").rglob("*.py")
+        if path.stem not in ("__main__", "__init__")  # __main__ runs the command line
     ),
 )
 def test_runtime_module_imports_without_the_train_extra(module: str) -> None:

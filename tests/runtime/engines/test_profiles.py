@@ -109,5 +109,5 @@ def test_an_engine_covers_smaller_limits_only() -> None:
 
 def test_limits_as_json_and_text() -> None:
     limits = EngineLimits(max_batch=3)
-    assert EngineLimits.from_json(limits.to_json()) == limits
+    assert EngineLimits(**limits.to_json()) == limits
     assert str(limits) == "batch 3, beam 8, source 128, target 128"

@@ -13,7 +13,7 @@ from runtime.engines.profiles import EngineLimits, ShapeRange, engine_profiles
 from runtime.engines.proof import NetworkFacts, Proof, gather_bytes, prove
 from runtime.errors import ProofError
 from runtime.graph_contract import graph_inputs
-from runtime.manifest import ModelSpec
+from runtime.manifest import ModelSpec, read_spec
 
 NETWORK = NetworkFacts(
     quantized=("a.q", "a.k", "ffn"),
@@ -77,7 +77,7 @@ def test_a_good_log() -> None:
     assert proof.float_weights == ("logits",)
     assert proof.products == ("qk",)
     assert proof.weights_bytes == 999
-    assert Proof.from_json(json.loads(json.dumps(proof.to_json()))) == proof
+    assert read_spec(Proof, json.loads(json.dumps(proof.to_json()))) == proof
     assert read_log([*totals]).activation_bytes == (7, 9)
 
 

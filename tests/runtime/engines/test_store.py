@@ -139,7 +139,14 @@ DAMAGES: dict[str, tuple[Callable[[Engine], Any], str]] = {
     "a field is malformed": (
         lambda e: edit(e, limits={"max_batch": "many"}), "max_batch is 'many'",
     ),
-    "a wrong type": (lambda e: edit(e, version=11), "a text is expected"),
+    "a wrong type": (lambda e: edit(e, version=11), r"malformed .TypeError\('version is 11'\)"),
+    "a wrong type within": (
+        lambda e: edit(e, facts=vars(e.facts) | {"seconds": "1.5"}), "seconds is '1.5'",
+    ),
+    "a size below zero": (
+        lambda e: edit(e, profiles=[{"x": {"min": [-1], "opt": [1], "max": [1]}}]),
+        r"min is \(-1,\)",
+    ),
     "a proof of something else": (lambda e: edit(e, proof={"proved": True}), "malformed"),
     "no plan": (lambda e: (e.directory / "plan").unlink(), "plan can't be read .No such file"),
     "a truncated plan": (
@@ -182,6 +189,18 @@ def test_a_damaged_foreign_or_old_engine(
     again, now = ensure(bundle, library)
     assert now
     assert find(bundle, "encoder", "fp16", HERE) == again
+
+
+def test_what_a_later_version_adds_is_skipped(bundle: Bundle, built: Engine) -> None:
+    edit(built, schema="1.7", more=1, limits=built.limits.to_json() | {"max_more": 3})
+    assert find(bundle, "encoder", "fp16", HERE) == built
+
+
+def test_an_engine_of_a_graph_that_the_bundle_lacks(bundle: Bundle, built: Engine) -> None:
+    rename(built, "encoder.int8_fp16.sm90.tensorrt", precision="int8_fp16")
+    (found,) = all_engines(bundle)
+    assert isinstance(found, Mismatch)
+    assert "holds no portable encoder graph in int8_fp16" in found.why
 
 
 def test_a_machine_without_a_gpu(bundle: Bundle, built: Engine) -> None:
