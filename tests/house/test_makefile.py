@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.tree import ROOT
+from support.tree import ROOT, environment_without_make
 
 # Stands in for python3: the version check goes to the real one, `-m venv DIR` makes a directory
 # whose python writes its arguments to a log and fails while a file named `broken` is there.
@@ -40,10 +40,9 @@ def make(tree: Path, script: str, *arguments: str) -> subprocess.CompletedProces
     python = tree / "fake-python"
     python.write_text(script, encoding="utf-8")
     python.chmod(0o755)
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
     return subprocess.run(
         ["make", f"PYTHON={python}", *arguments],
-        cwd=tree, env=clean, capture_output=True, text=True, check=False,
+        cwd=tree, env=environment_without_make(), capture_output=True, text=True, check=False,
     )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
-from support.tree import ROOT, copy_tree
+from support.tree import ROOT, copy_tree, environment_without_make
 
 MAX_MINUTES = "0.3"
 """How long each training may take here: the test is of the commands, not of the translations."""
@@ -46,7 +46,7 @@ def test_ci_runs_the_tests_as_the_readme_does() -> None:
 def test_demo_is_exactly_the_build_command() -> None:
     dry_run = subprocess.run(
         ["make", "--dry-run", "-o", ".venv/.installed", "demo"],
-        cwd=ROOT, capture_output=True, text=True, check=True,
+        cwd=ROOT, env=environment_without_make(), capture_output=True, text=True, check=True,
     ).stdout  # fmt: skip
     assert dry_run.splitlines()[-1].endswith(" python -m export build --int8")
 
@@ -69,7 +69,7 @@ def environment(tree: Path) -> dict[str, str]:
     """This interpreter's environment on PATH; the copy's packages before the installed ones."""
     scripts = Path(sys.executable).parent
     return {
-        **{name: value for name, value in os.environ.items() if not name.startswith("PYTEST")},
+        **{k: v for k, v in environment_without_make().items() if not k.startswith("PYTEST")},
         "PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}",
         "PYTHONPATH": str(tree),
         "LEANSEQ_MAX_MINUTES": MAX_MINUTES,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -28,3 +29,8 @@ def copy_tree(destination: Path) -> Path:
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(ROOT / file, target)
     return destination
+
+
+def environment_without_make() -> dict[str, str]:
+    """The environment less what an outer make (`make test`) would tell an inner one."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
