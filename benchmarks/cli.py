@@ -33,7 +33,7 @@ _FILE = click.Path(path_type=Path)
 @click.option("--ref", type=_FILE, help="Their reference translations.")
 @click.option("--families", type=_FILE, help="The name of a group for each line.")
 @click.option("--limit", type=click.IntRange(1), help="Only so many lines.")
-@click.option("--target-language", help="Such as zh: for BLEU's tokenizer.")
+@click.option("--target-language", help="zh, ja or ko: how BLEU splits words; Chinese is told by its characters if not given.")  # noqa: E501  # fmt: skip
 @click.option("--preset", help="With --random: the model size to build and time.")
 @click.option("--random", "random_weights", is_flag=True, help="Random weights, latency only.")
 @click.option("--beam-size", type=click.IntRange(1), help="The bundle's default if not given.")

@@ -127,7 +127,7 @@ def translate_command(
 @click.option("--src", required=True, type=_PATH, help="Source lines, plain or gzip.")
 @click.option("--ref", required=True, type=_PATH, help="Reference translations.")
 @click.option("--families", type=_PATH, help="A family for each line; exact match is shown by it.")
-@click.option("--target-language", default="", help="zh, ja or ko: how BLEU splits words.")
+@click.option("--target-language", default="", help="zh, ja or ko: how BLEU splits words; Chinese is told by its characters if not given.")  # noqa: E501  # fmt: skip
 @click.option("--threads", type=int, help="CPU threads; all cores if not given.")
 @click.option("--json", "as_json", is_flag=True, help="The scores as JSON.")
 @search_options

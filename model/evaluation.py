@@ -43,10 +43,13 @@ def evaluate(
 ) -> Evaluation:
     """Compares translations [n] with references [n].
 
-    target_language: picks BLEU's tokenizer where the language needs its own (zh, ja, ko). Raises
-    DataError when the lists are empty or differ in length, and as make_metrics does.
+    target_language: picks BLEU's tokenizer where the language needs its own (zh, ja, ko); if not
+    given, zh where the references are Chinese by their characters. Raises DataError when the lists
+    are empty or differ in length, and as make_metrics does.
     """
     check_aligned(translations, references, families)
+    if not target_language and _are_chinese(references):
+        target_language = "zh"
     scores = []
     for metric in make_metrics(target_language):
         score = metric.corpus_score(list(translations), [list(references)]).score
@@ -87,6 +90,16 @@ def make_metrics(target_language: str) -> list[Any]:
             f"target_language is {target_language!r}, whose words sacrebleu can't split here; "
             f"install what it needs with: pip install 'sacrebleu[{target_language}]'"
         ) from error
+
+
+def _are_chinese(lines: Sequence[str]) -> bool:
+    """Whether Han characters are most of the letters, with few kana, which tell Japanese."""
+    letters = han = kana = 0
+    for letter in "".join(lines):
+        letters += letter.isalpha()
+        han += "\u4e00" <= letter <= "\u9fff"
+        kana += "\u3041" <= letter <= "\u30ff"
+    return han > letters / 2 and kana < letters / 20
 
 
 def check_aligned(

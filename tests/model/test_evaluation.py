@@ -44,6 +44,25 @@ def test_chinese_is_split_into_characters() -> None:
     assert "tok:zh" in found.bleu.signature
 
 
+@pytest.mark.parametrize(
+    ("references", "splits"),
+    [
+        (["三天后到达那里", "OK", "3:30"], "zh"),
+        (["三天后到达那里の"] * 4, "13a"),
+        (["三日後にそこへ着きます"], "13a"),
+        (["the word 茶 is Chinese"], "13a"),
+        (["3:30"], "13a"),
+    ],
+)
+def test_chinese_is_told_by_its_characters(references: list[str], splits: str) -> None:
+    assert f"tok:{splits}" in evaluate(references, references).bleu.signature
+
+
+def test_a_language_that_is_named_counts() -> None:
+    found = evaluate(["三天后到达这里"], ["三天后到达那里"], target_language="en")
+    assert "tok:13a" in found.bleu.signature
+
+
 def test_lists_that_do_not_fit() -> None:
     with pytest.raises(DataError, match="there are no lines to evaluate"):
         evaluate([], [])
