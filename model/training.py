@@ -247,6 +247,13 @@ class _Run:
             best_loss,
             f"average of the last {averaged} saves" if averaged > 1 else "last weights",
         )
+        if self.position.updates < self.settings.warmup:
+            _log.warning(
+                "the training ended in its warm-up, after %d of %d updates, so it learned little; "
+                "give it more time, or a smaller --warmup and --batch-tokens",
+                self.position.updates,
+                self.settings.warmup,
+            )
         return TrainingResult(
             path=self.out_dir,
             sha256=sha256,

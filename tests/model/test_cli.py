@@ -15,7 +15,8 @@ from model.corpora import phrase_files
 from model.settings import TrainingSettings
 from runtime.console import run
 
-TRAIN = ["--vocab-size", "400", "--max-updates", "2", "--batch-tokens", "64", "--average", "1"]
+TRAIN = ["--vocab-size", "400", "--max-updates", "2", "--warmup", "1", "--batch-tokens", "64"]
+TRAIN += ["--average", "1"]
 
 
 def call(*arguments: str | Path) -> int:

@@ -166,6 +166,13 @@ def test_samples_and_losses_are_shown(pairs, tmp_path: Path, caplog) -> None:
     assert "training done: 5 updates, 0 epochs" in caplog.text
 
 
+@pytest.mark.parametrize("updates", [3, 4])
+def test_an_end_within_the_warm_up_is_told(pairs, tmp_path: Path, caplog, updates: int) -> None:
+    train(*pairs, replace(SETTINGS, max_updates=updates, warmup=4), tmp_path, quiet=True)
+    told = "ended in its warm-up, after 3 of 4 updates" in caplog.text
+    assert told == (updates == 3)
+
+
 def test_minutes_end_a_training_too(pairs, tmp_path: Path) -> None:
     settings = replace(SETTINGS, max_updates=100_000, max_minutes=0.02, validate_every=1000)
     result = train(*pairs, settings, tmp_path, quiet=True)
