@@ -159,7 +159,7 @@ def missing_names(module: Any, names: dict[str, tuple[str, ...]] | None = None) 
 
 def check_target_name(target: str) -> str:
     """ "sm89". Raises OptionError for what is no compute capability that TensorRT 11 knows."""
-    found = re.fullmatch(r"sm(\d{2,3})", target)
+    found = re.fullmatch(r"sm([1-9][0-9]{1,2})", target)
     if found is None or not OLDEST_SM <= int(found[1]) <= NEWEST_SM:
         raise OptionError(
             f"target is {target!r}; expected a GPU's compute capability from sm{OLDEST_SM} to "

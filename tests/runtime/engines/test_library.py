@@ -108,7 +108,9 @@ def test_target_names(target: str) -> None:
     assert check_target_name(target) == target
 
 
-@pytest.mark.parametrize("target", ["sm70", "sm122", "89", "8.9", "SM89", "sm8", "", "sm 89"])
+@pytest.mark.parametrize(
+    "target", ["sm70", "sm122", "89", "8.9", "SM89", "sm8", "", "sm 89", "sm089", "sm\uff18\uff19"]
+)
 def test_wrong_target_names(target: str) -> None:
     with pytest.raises(OptionError, match="expected a GPU's compute capability from sm75 to sm121"):
         check_target_name(target)
