@@ -8,6 +8,7 @@ and so does it. Whatever happens to it, the parent has one plain sentence to say
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import logging
@@ -42,6 +43,7 @@ _REQUEST_NAME = "request.json"
 _FACTS_NAME = "facts.json"
 _TELL_EVERY_S = 5.0
 _FAILED = 3  # exit code of a child that wrote the reason into facts.json
+_NO_ROOM = 4  # of one that could not write that either
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,6 +165,8 @@ def _end(child: subprocess.Popen[bytes]) -> None:
 
 def _death(code: int) -> str:
     """What became of a child that left no reason."""
+    if code == _NO_ROOM:
+        return "the engine can't be written; free some space"
     if code >= 0:
         return f"the builder ended with code {code} and no word"
     name = signal.Signals(-code).name if -code in signal.valid_signals() else f"signal {-code}"
@@ -227,9 +231,12 @@ def main(directory: Path) -> int:
     except MemoryError:
         facts = {"error": "there is not enough memory to build it; use smaller limits"}
     except Exception as error:  # the library has kinds of its own
-        traceback.print_exc()
+        _write_log(traceback.format_exc())
         facts = {"error": f"the builder failed with {type(error).__name__}: {error}"}
-    (directory / _FACTS_NAME).write_text(json.dumps(facts), encoding="utf-8")
+    try:
+        (directory / _FACTS_NAME).write_text(json.dumps(facts), encoding="utf-8")
+    except OSError:
+        return _NO_ROOM
     return _FAILED if "error" in facts else 0
 
 
@@ -243,16 +250,31 @@ def _build(request: BuildRequest, directory: Path, report: Report) -> dict[str, 
         log=_log_to_stderr(),
         report=report,
     )
-    (directory / PLAN_NAME).write_bytes(built.plan)
+    plan_path = directory / PLAN_NAME
+    try:
+        plan_path.write_bytes(built.plan)
+    except OSError as error:
+        plan_path.unlink(missing_ok=True)  # what there is of it may be what fills the disk
+        raise EngineError(
+            f"the engine of {len(built.plan):,} bytes can't be written to {directory.parent} "
+            f"({error.strerror or error}); free some space"
+        ) from error
     return {"network": dataclasses.asdict(built.network), "seconds": built.seconds}
 
 
 def _log_to_stderr() -> Callable[[str, str], None]:
     def log(severity: str, text: str) -> None:
         # Lines of a message of many lines stand as they are: runtime.engines.layers reads them.
-        os.write(2, f"[{severity}] {text}\n".encode(errors="replace"))
+        _write_log(f"[{severity}] {text}\n")
 
     return log
+
+
+def _write_log(text: str) -> None:
+    """To the log that stderr is. A full disk doesn't end the build here, in a call-back of the
+    library's: a log that lacks lines proves nothing, and the plan finds no room either."""
+    with contextlib.suppress(OSError):
+        os.write(2, text.encode(errors="replace"))
 
 
 def _end_with_parent() -> None:

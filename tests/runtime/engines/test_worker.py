@@ -90,6 +90,25 @@ def test_a_build_that_fails(name: str, fake: Fake, directory: Path, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
+    ("room", "text"),
+    [
+        (10_000, r"the engine of 20,000 bytes can't be written to \S+ \(.*\); free some space"),
+        (0, "the engine can't be written; free some space"),
+    ],
+)
+def test_a_disk_without_room(room: int, text: str, fake: Fake, directory: Path) -> None:
+    fake(f"""
+        import resource
+        resource.setrlimit(resource.RLIMIT_FSIZE, ({room}, {room}))
+        log("there may be no room for this", "VERBOSE")
+        plan = b"x" * 20_000
+    """)
+    with pytest.raises(EngineError, match=text):
+        run_build(REQUEST, directory)
+    assert not (directory / "plan").exists()
+
+
+@pytest.mark.parametrize(
     ("variable", "value", "text"),
     [
         ("LEANSEQ_FAKE_PARSE", "1", "can't read encoder.onnx: no such operator; build the bundle"),
