@@ -66,7 +66,7 @@ class Bundle:
                 f"{path} holds no {MANIFEST_NAME}; expected a bundle, made by "
                 "`python -m export build`"
             ) from None
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise BundleError(f"{manifest_path} can't be read ({error}); rebuild it") from error
         return cls(path, Manifest.from_json(values))
 
@@ -159,7 +159,7 @@ class Bundle:
         """What was measured on this very bundle; None where nothing was, or it was edited since."""
         try:
             report = json.loads((self.path / REPORT_NAME).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return None
         if not isinstance(report, dict) or report.get("bundle_id") != self.bundle_id:
             return None

@@ -115,7 +115,7 @@ def read_engine(directory: Path) -> Engine:
         values = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise EngineError(f"{directory} holds no {ENGINE_NAME}: {_REBUILD}") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise EngineError(f"{path} can't be read ({error}): {_REBUILD}") from error
     schema = values.get("schema") if isinstance(values, dict) else None
     if str(schema).split(".")[0] != str(SCHEMA_MAJOR):
@@ -172,4 +172,7 @@ def _from_json(directory: Path, values: Mapping[str, Any]) -> Engine:
         "facts": read_spec(EngineFacts, values["facts"]),
         "profiles": tuple(profiles),
     }
+    lacking = {field.name for field in dataclasses.fields(EngineLimits)} - set(values["limits"])
+    if lacking or not profiles:  # the limits have defaults, which would be taken for the engine's
+        raise ValueError(f"no {', '.join(sorted(lacking)) or 'profiles'}")
     return Engine(directory=directory, **taken)

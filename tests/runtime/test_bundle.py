@@ -106,7 +106,10 @@ def test_not_there(tmp_path: Path) -> None:
         Bundle.open(tmp_path)
 
 
-@pytest.mark.parametrize("text", ["", "{", "\x00\x01", "[]", "3", '{"schema": "1.0"}'])
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "\x00\x01", "[]", "3", '{"schema": "1.0"}', pytest.param("[" * 100_000, id="deep")],
+)
 def test_damaged_manifest(tmp_path: Path, text: str) -> None:
     (write(tmp_path / "bundle") / "manifest.json").write_text(text)
     with pytest.raises(BundleError, match=r"can't be read|damaged|has schema None"):
