@@ -13,6 +13,8 @@ identity.
 
 from __future__ import annotations
 
+import contextlib
+import fnmatch
 import gzip
 import json
 import logging
@@ -42,7 +44,7 @@ from runtime.engines.layers import read_log
 from runtime.engines.library import Library, LibraryName
 from runtime.engines.profiles import EngineLimits, engine_profiles
 from runtime.engines.proof import gather_bytes, prove
-from runtime.errors import BundleError, EngineError
+from runtime.errors import BundleError, EngineError, LeanseqError
 from runtime.graph_contract import graph_inputs
 from runtime.manifest import GraphSpec, Role
 
@@ -93,8 +95,12 @@ def find(
     if here.gpu is not None:
         name = engine_directory_name(role, precision, here.gpu, here.library)
         for place in places(bundle):
-            recover(place / name)
+            with contextlib.suppress(OSError, LeanseqError):  # then it stays as it is
+                recover(place / name)
     for directory in _directories(bundle, role, precision):
+        if isinstance(directory, Mismatch):
+            reasons.append(directory.why)
+            continue
         try:
             engine = read_engine(directory)
             _check_fits(engine, _onnx_sha256(bundle, graph), here, wanted)
@@ -112,6 +118,9 @@ def all_engines(bundle: Bundle) -> Iterator[Engine | Mismatch]:
     """Every engine of the bundle, whatever it was built for; a Mismatch for one that is damaged or
     belongs to another ONNX file."""
     for directory in _directories(bundle):
+        if isinstance(directory, Mismatch):
+            yield directory
+            continue
         try:
             engine = read_engine(directory)
             graph = bundle.graph(engine.role, engine.precision)
@@ -152,8 +161,16 @@ def ensure_engine(
         if found is not None:
             return found, False
         onnx_path = bundle.graph_path(graph)
-        with replace_directory(path, locked=True) as temporary:
-            _build(bundle, graph, onnx_path, temporary, library, target, limits, timeout_s, report)
+        try:
+            with replace_directory(path, locked=True) as temporary:
+                _build(
+                    bundle, graph, onnx_path, temporary, library, target, limits, timeout_s, report
+                )
+        except OSError as error:
+            raise EngineError(
+                f"the engine can't be written to {path} ({error.strerror or error}); free some "
+                "space, or check who may write there"
+            ) from error
     return read_engine(path), True
 
 
@@ -274,18 +291,33 @@ def _onnx_sha256(bundle: Bundle, graph: GraphSpec) -> str:
     return hashes[0] if len(hashes) == 1 else "+".join(hashes)
 
 
-def _directories(bundle: Bundle, role: str = "*", precision: str = "*") -> Iterator[Path]:
+def _directories(
+    bundle: Bundle, role: str = "*", precision: str = "*"
+) -> Iterator[Path | Mismatch]:
+    """A Mismatch for a bundle whose engines can't be looked at. A cache that can't be is taken for
+    empty: services often run with a home directory that they may not enter."""
     pattern = engine_directory_name(role, precision, "*", "*")
-    for place in places(bundle):
-        for directory in sorted(place.glob(pattern)):
-            if directory.is_dir() and not directory.name.startswith("."):
-                yield directory
+    inside, cache = places(bundle)
+    for place in (inside, cache):
+        try:
+            paths = [path for path in place.iterdir() if fnmatch.fnmatch(path.name, pattern)]
+            found = [path for path in sorted(paths) if path.name[0] != "." and path.is_dir()]
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            if place == inside:
+                yield Mismatch(
+                    why=f"{place} can't be read ({error.strerror}), so none of its engines is "
+                    "used; make it a directory that you may enter"
+                )
+            continue
+        yield from found
 
 
 def _writable_place(bundle: Bundle) -> Path:
     """Inside the bundle, else in the user's cache. An EngineError where neither can be written."""
     inside, cache = places(bundle)
-    if os.access(inside if inside.is_dir() else bundle.path, os.W_OK):
+    if os.access(inside if inside.is_dir() else bundle.path, os.W_OK | os.X_OK):
         return inside
     try:
         cache.mkdir(parents=True, exist_ok=True)

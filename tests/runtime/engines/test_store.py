@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import gzip
 import json
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -139,6 +141,15 @@ DAMAGES: dict[str, tuple[Callable[[Engine], Any], str]] = {
     "a field is malformed": (
         lambda e: edit(e, limits={"max_batch": "many"}), "max_batch is 'many'",
     ),
+    "nested without end": (
+        lambda e: (e.directory / "engine.json").write_text("[" * 100_000),
+        "engine.json can't be read",
+    ),
+    "a limit is missing": (
+        lambda e: edit(e, limits={"max_batch": 32, "max_beam": 8, "max_target": 32}),
+        "no max_source",
+    ),
+    "no profiles": (lambda e: edit(e, profiles=[]), "no profiles"),
     "a wrong type": (lambda e: edit(e, version=11), r"malformed .TypeError\('version is 11'\)"),
     "a wrong type within": (
         lambda e: edit(e, facts=vars(e.facts) | {"seconds": "1.5"}), "seconds is '1.5'",
@@ -328,6 +339,51 @@ def test_engines_of_a_bundle_that_cannot_be_written(
     assert not (bundle.path / "engines").exists()
     assert find(bundle, "encoder", "fp16", HERE) == engine
     assert ensure(bundle, library) == (engine, False)
+
+
+def deny(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody may enter that directory: permissions would not stop root, whom tests may run as."""
+
+    def guarded(function: Callable[..., Any]) -> Callable[..., Any]:
+        def checked(path: Any, *arguments: Any, **options: Any) -> Any:
+            if isinstance(path, (str, Path)) and Path(path).is_relative_to(place):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+            return function(path, *arguments, **options)
+
+        return checked
+
+    for name in ("stat", "listdir", "scandir"):
+        monkeypatch.setattr(os, name, guarded(getattr(os, name)))
+
+
+def test_engines_that_may_not_be_looked_at(
+    bundle: Bundle, built: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deny(built.directory.parent, monkeypatch)
+    assert "engines can't be read (Permission denied)" in why(bundle)
+    (found,) = all_engines(bundle)
+    assert isinstance(found, Mismatch)
+    assert "make it a directory that you may enter" in found.why
+
+
+def test_a_home_directory_that_may_not_be_entered(
+    bundle: Bundle, built: Engine, own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deny(own_cache, monkeypatch)
+    assert find(bundle, "encoder", "fp16", HERE) == built
+    assert list(all_engines(bundle)) == [built]
+
+
+def test_a_directory_without_room(
+    bundle: Bundle, library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any, **__: Any) -> str:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(tempfile, "mkdtemp", fail)
+    with pytest.raises(EngineError, match=r"can't be written to \S+ \(No space left on device\)"):
+        ensure(bundle, library)
+    assert left(bundle) == []
 
 
 def test_nowhere_to_write(
