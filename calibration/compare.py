@@ -49,6 +49,12 @@ CHOICES = (
 )
 
 
+_LEGEND = """\
+equal: held-out sentences whose best translation is FP32's. Along FP32's translations, step by step,
+in nats: KL of INT8 from FP32, and token, by how much the log-probability of the token taken differs.
+size: of the quantized weights, FP32 = 1"""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
     """choice, and how its INT8 agrees with FP32. size_ratio: of the quantized weights."""
@@ -159,10 +165,11 @@ def render(comparisons: Sequence[Comparison]) -> str:
         for c in comparisons
     ]
     widths = [max(len(row[i]) for row in (heads, *rows)) for i in range(len(heads))]
-    return "\n".join(
+    table = "\n".join(
         "  ".join(
             cell.ljust(width) if i == 0 else cell.rjust(width)
             for i, (cell, width) in enumerate(zip(row, widths, strict=True))
         )
         for row in (heads, *rows)
     )
+    return f"{table}\n\n{_LEGEND}"

@@ -76,6 +76,7 @@ def test_compare_measures_on_other_sentences_than_it_calibrates_on(graphs):
     )
     assert found[0].agreement.sentences == len(graphs.sources) // 2
     assert "minmax" in render(found)
+    assert "KL of INT8 from FP32" in render(found)
     with pytest.raises(CalibrationError, match="there is 1 sentence; expected at least 2"):
         compare(graphs.encoder, graphs.step, graphs.model, graphs.special_ids, graphs.sources[:1])
 
