@@ -16,6 +16,7 @@ LATENCY, THROUGHPUT = 0, 1
 
 _HIGHEST = {"max_batch": 4096, "max_beam": 1920, "max_source": 65536, "max_target": 65536}
 # TensorRT's TopK gives at most 3,840 values, and a step asks for 2K.
+_MOST_ELEMENTS = 2**31 - 1
 _USUAL_LENGTH = 24
 _USUAL_BEAM = 4
 
@@ -98,6 +99,30 @@ def engine_profiles(inputs: tuple[TensorSpec, ...], limits: EngineLimits) -> tup
         {tensor.name: _range(tensor, _sizes(limits, *batch)) for tensor in inputs}
         for batch in batches
     )
+
+
+def check_sizes(limits: EngineLimits, model: ModelSpec) -> None:
+    """Raises OptionError for limits under which a tensor has more elements than 31 bits count.
+
+    The builder makes such an engine without a word, but what it sets aside for it wraps around
+    (docs/decisions/0007-engines.md): on a GPU it would write over what is not its own.
+    """
+    rows = limits.max_batch * limits.max_beam
+    past, source, heads = limits.max_target, limits.max_source, model.num_heads
+    largest = {
+        "max_batch x max_beam x max_target x the model's width": (
+            rows * past * heads * model.head_dim
+        ),
+        "max_batch x max_beam x the vocabulary": rows * model.vocab_size,
+        "max_batch x max_beam x heads x max_source": rows * heads * source,
+        "max_batch x heads x max_source x max_source": limits.max_batch * heads * source**2,
+    }
+    for factors, elements in largest.items():
+        if elements > _MOST_ELEMENTS:
+            raise OptionError(
+                f"the limits ({limits}) make a tensor of {elements:,} elements ({factors}); "
+                f"expected at most {_MOST_ELEMENTS:,}. Lower one of them"
+            )
 
 
 def choose_profile(batch: int, limits: EngineLimits) -> int:

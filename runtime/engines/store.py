@@ -42,7 +42,7 @@ from runtime.engines.engine import (
 )
 from runtime.engines.layers import read_log
 from runtime.engines.library import Library, LibraryName
-from runtime.engines.profiles import EngineLimits, engine_profiles
+from runtime.engines.profiles import EngineLimits, check_sizes, engine_profiles
 from runtime.engines.proof import gather_bytes, prove
 from runtime.errors import BundleError, EngineError, LeanseqError
 from runtime.graph_contract import graph_inputs
@@ -149,11 +149,13 @@ def ensure_engine(
 
     The caller has checked that the library can build for the target. A build of the same engine by
     another process is waited for. Raises EngineError (ProofError) when it can't be built or proved,
-    and leaves nothing then; DirectoryBusyError when the other build takes too long.
+    and leaves nothing then; OptionError for limits that are too large together; DirectoryBusyError
+    when the other build takes too long.
     """
     worker.check_timeout(timeout_s)
     graph = bundle.graph(role, check_precision(precision))
     limits = limits.within(bundle.manifest.model)
+    check_sizes(limits, bundle.manifest.model)
     name = engine_directory_name(role, precision, target, library.name)
     path = _writable_place(bundle) / name
     with lock_directory(path, timeout_s=timeout_s):

@@ -13,6 +13,7 @@ from runtime.engines.profiles import (
     THROUGHPUT,
     EngineLimits,
     Profile,
+    check_sizes,
     choose_profile,
     engine_profiles,
 )
@@ -111,3 +112,28 @@ def test_limits_as_json_and_text() -> None:
     limits = EngineLimits(max_batch=3)
     assert EngineLimits(**limits.to_json()) == limits
     assert str(limits) == "batch 3, beam 8, source 128, target 128"
+
+
+@pytest.mark.parametrize(
+    ("limits", "factors"),
+    [
+        ({"max_batch": 4096, "max_beam": 64, "max_target": 256}, "max_target x the model's width"),
+        ({"max_batch": 4096, "max_beam": 1025, "max_target": 1}, "max_beam x the vocabulary"),
+        (
+            {"max_batch": 4096, "max_beam": 600, "max_source": 300, "max_target": 1},
+            "max_beam x heads x max_source",
+        ),
+        ({"max_batch": 64, "max_source": 4096, "max_target": 1}, "max_source x max_source"),
+    ],
+)
+def test_limits_too_large_together(limits: dict[str, int], factors: str) -> None:
+    with pytest.raises(OptionError, match=f"make a tensor of [0-9,]+ elements .*{factors}.*Lower"):
+        check_sizes(EngineLimits(**limits), MODEL)
+
+
+def test_the_largest_sizes() -> None:
+    """2**31 elements are one too many."""
+    limits = EngineLimits(max_batch=4096, max_beam=64, max_source=1, max_target=255)
+    check_sizes(limits, MODEL)
+    with pytest.raises(OptionError, match=r"2,147,483,648 elements"):
+        check_sizes(dataclasses.replace(limits, max_target=256), MODEL)

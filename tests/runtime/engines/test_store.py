@@ -228,6 +228,15 @@ def test_an_engine_too_small(bundle: Bundle, library: Library) -> None:
     assert "takes at most batch 2, beam 8, source 32, target 32, asked for batch 3" in text
 
 
+def test_limits_too_large_together(
+    bundle: Bundle, library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runtime.engines.profiles._MOST_ELEMENTS", 9_999)
+    with pytest.raises(OptionError, match=r"make a tensor of [0-9,]+ elements.* at most 9,999"):
+        ensure(bundle, library)
+    assert not (bundle.path / "engines").exists()
+
+
 def test_all_reasons_are_told(bundle: Bundle, library: Library, built: Engine) -> None:
     other, _ = ensure(bundle, dataclasses.replace(library, version="10.1"), target="sm89")
     edit(built, version="10.2")
