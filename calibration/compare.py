@@ -51,7 +51,7 @@ CHOICES = (
 
 _LEGEND = """\
 equal: held-out sentences whose best translation is FP32's. Along FP32's translations, step by step,
-in nats: KL of INT8 from FP32, and token, by how much the log-probability of the token taken differs.
+in nats: KL of INT8 from FP32, and token, how far the log-probability of the token taken is off.
 size: of the quantized weights, FP32 = 1"""
 
 

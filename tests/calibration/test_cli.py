@@ -59,7 +59,7 @@ def test_compare_shows_every_choice(bundle_path, src, capfd):
     assert [row["name"] for row in rows] == [choice.name for choice in CHOICES]
     assert all(row["sentences"] == 4 and row["kl_mean"] > 0 for row in rows)
     assert calibration(*arguments) == 0
-    table = capfd.readouterr().out.splitlines()
+    table = capfd.readouterr().out.split("\n\n")[0].splitlines()
     assert len(table) == 1 + len(CHOICES)
     assert table[1].startswith("minmax ")
     assert len({len(line) for line in table}) == 1
