@@ -131,7 +131,7 @@ def load_library(name: LibraryName) -> Library:
         raise MissingExtraError(
             name.replace("_", "-"), EXTRAS[name], "building or running a TensorRT engine"
         ) from error
-    except (ImportError, OSError, RuntimeError, AttributeError) as error:
+    except Exception as error:  # what a package does when imported can fail in any way
         raise EngineError(_broken(name, error)) from error
     version = str(getattr(module, "__version__", "0"))
     oldest = OLDEST_VERSION[name]

@@ -78,6 +78,7 @@ def test_a_library_that_is_not_installed(name: Any, monkeypatch: pytest.MonkeyPa
     ("code", "text"),
     [
         ("raise ImportError('libnvinfer.so.11: cannot open')", "can't be loaded .libnvinfer.so.11"),
+        ("raise ValueError('odd')", "tensorrt is installed but can't be loaded .odd.; install it"),
         ("import absent_module", "can't be loaded .No module named 'absent_module'"),
         ("__version__ = '8.6.1'", r"tensorrt 8.6.1 is installed and lacks Builder, DataType"),
     ],
