@@ -12,10 +12,11 @@ from runtime.bundle import Bundle, finish_manifest, sha256_of, write_bundle
 from runtime.engine_pair import EnginePair
 from runtime.engines.engine import ENGINE_NAME, Engine, EngineFacts, engine_directory_name
 from runtime.engines.library import Library, LibraryName
-from runtime.engines.profiles import EngineLimits
+from runtime.engines.profiles import EngineLimits, engine_profiles
 from runtime.engines.proof import Proof
 from runtime.engines.store import places
 from runtime.engines.worker import PLAN_NAME
+from runtime.graph_contract import graph_inputs
 from runtime.manifest import GraphSpec, Manifest, Precision, Role, TextSpec
 from runtime.tensorrt_backend import TensorRtBackend
 
@@ -113,7 +114,7 @@ def write_emulated_engine(
         version=version,
         target=target,
         limits=limits,
-        profiles=(),
+        profiles=engine_profiles(graph_inputs(role, graphs.spec, "fp16"), limits),
         onnx_sha256=bundle.manifest.files[bundle.graph(role, "fp16").files[0]].sha256,
         plan_sha256=sha256_of(directory / PLAN_NAME),
         plan_size=len(content),
