@@ -10,51 +10,20 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from model import training_state as states
-from model.batching import Batch, EncodedCorpus, corpus_sha256, encode_corpus, make_batch
-from model.checkpoint import FILES, is_checkpoint, load_weights, save_checkpoint
-from model.errors import ConfigError, TrainingError
-from model.gradients import GradientWorkers
-from model.progress import Progress
-from model.samples import Samples
-from model.schedule import learning_rate
+from model.batching import corpus_sha256
+from model.checkpoint import FILES, is_checkpoint
+from model.errors import ConfigError
+from model.run import Pairs, Run, TrainingResult
 from model.settings import TrainingSettings
-from model.tokenizer_training import train_tokenizer
-from model.training_state import Position, SavedState
-from model.transformer import Transformer
-from model.validation import translate_samples, validation_loss
+from model.training_state import SavedState
 from runtime.cores import check_threads
-from runtime.tokenizer import Tokenizer
 
 _log = logging.getLogger(__name__)
-
-Pairs = Sequence[tuple[str, str]]
-NUM_SHOWN = 3
-STALL_UPDATES = 1000
-STALL_SHARE, STALL_GAIN = 0.9, 0.99
-"""A loss stands still if over STALL_UPDATES updates its mean stays above STALL_SHARE of what
-guessing by frequency costs, and above STALL_GAIN of its mean over as many updates before."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainingResult:
-    """What a training came to. valid_loss: nats a target token. seconds: across resumes."""
-
-    path: Path
-    sha256: str
-    updates: int
-    valid_loss: float
-    averaged: int
-    seconds: float
 
 
 def train(
@@ -84,7 +53,7 @@ def train(
     with states.training_lock(out_dir), torch.random.fork_rng(devices=[]):
         corpus = corpus_sha256([*train_pairs, *valid_pairs])
         saved = _open_state(out_dir, settings, corpus, resume=resume, overwrite=overwrite)
-        run = _Run(train_pairs, valid_pairs, settings, out_dir, corpus, saved, quiet=quiet)
+        run = Run(train_pairs, valid_pairs, settings, out_dir, corpus, saved, quiet=quiet)
         with contextlib.closing(run.progress), contextlib.closing(run.workers):
             try:
                 run.train()
@@ -129,257 +98,3 @@ def _open_state(
         )
     _log.info("going on after update %d", saved.position.updates)
     return saved
-
-
-class _Run:
-    """One training under way."""
-
-    def __init__(
-        self,
-        train_pairs: Pairs,
-        valid_pairs: Pairs,
-        settings: TrainingSettings,
-        out_dir: Path,
-        corpus: str,
-        saved: SavedState | None,
-        *,
-        quiet: bool,
-    ) -> None:
-        self.started = time.monotonic()
-        self.settings, self.out_dir, self.corpus = settings, out_dir, corpus
-        if saved is None:
-            self.tokenizer = Tokenizer(train_tokenizer(train_pairs, settings.pieces))
-        else:
-            self.tokenizer = Tokenizer(saved.tokenizer_proto)
-        self.config = settings.model_config(self.tokenizer.size)
-        self.train_corpus = encode_corpus(train_pairs, self.tokenizer, self.config, "training")
-        self.valid_corpus = encode_corpus(valid_pairs, self.tokenizer, self.config, "validation")
-        self.samples = Samples.take(train_pairs, valid_pairs)
-        self.shown = valid_pairs[:: max(1, len(valid_pairs) // NUM_SHOWN)][:NUM_SHOWN]
-        self.bf16 = settings.precision == "bf16" or (
-            settings.precision == "auto" and has_fast_bf16()
-        )
-        torch.manual_seed(settings.seed)
-        self.model = Transformer(self.config)
-        self.optimizer = torch.optim.Adam(
-            self.model.parameters(), lr=0.0, betas=(0.9, 0.98), eps=1e-9, fused=True
-        )
-        self.position = Position()
-        self.last_save = 0
-        if saved is not None:
-            self.position, self.last_save = saved.position, saved.position.updates
-            saved.restore(self.model, self.optimizer)
-        self.workers = GradientWorkers(settings.accumulation)
-        self.guessing_nll = unigram_entropy(self.train_corpus)
-        self.progress = Progress(
-            max_updates=settings.max_updates, done=self.position.updates, quiet=quiet
-        )
-        _log.info(
-            "training %s: %s weights, %d pieces, %d pairs, %s, seed %d",
-            settings.preset,
-            f"{sum(p.numel() for p in self.model.parameters()):,}",
-            self.tokenizer.size,
-            len(self.train_corpus),
-            "bf16" if self.bf16 else "fp32",
-            settings.seed,
-        )
-
-    @property
-    def seconds(self) -> float:
-        """Spent on this training, across resumes."""
-        return self.position.seconds + time.monotonic() - self.started
-
-    @property
-    def share_done(self) -> float:
-        """0 to 1, by updates or by minutes, whichever is further."""
-        share = self.position.updates / self.settings.max_updates
-        if self.settings.max_minutes is not None:
-            share = max(share, self.seconds / (60 * self.settings.max_minutes))
-        return share
-
-    def train(self) -> None:
-        """Updates until enough of them, or minutes, are done."""
-        self.model.train()
-        while self.share_done < 1:
-            batches = self.train_corpus.batches(
-                self.settings.batch_tokens, self.settings.seed, self.position.epoch
-            )
-            while self.position.batch < len(batches) and self.share_done < 1:
-                first = self.position.batch
-                group = batches[first : first + self.settings.accumulation]
-                self._update([make_batch(self.train_corpus, rows, self.config) for rows in group])
-                self.position.batch += len(group)
-                self._after_update()
-            if self.position.batch >= len(batches):
-                self.position.epoch, self.position.batch = self.position.epoch + 1, 0
-
-    def finish(self) -> TrainingResult:
-        """Takes the better of the last weights and the average of the last saves; writes them."""
-        if self.position.snapshots[-1:] != [self.position.updates]:
-            self._save()
-        last_loss = best_loss = self._validation_loss()
-        snapshots, averaged = self.position.snapshots, 1
-        if len(snapshots) > 1:
-            load_weights(self.model, states.average_snapshots(self.out_dir, snapshots))
-            best_loss, averaged = self._validation_loss(), len(snapshots)
-            if best_loss >= last_loss:
-                load_weights(self.model, states.average_snapshots(self.out_dir, snapshots[-1:]))
-                best_loss, averaged = last_loss, 1
-        sha256 = save_checkpoint(
-            self.out_dir,
-            model=self.model,
-            tokenizer_proto=self.tokenizer.model_proto,
-            samples=self.samples,
-            metadata={
-                "updates": self.position.updates,
-                "epochs": self.position.epoch,
-                "valid_loss": round(best_loss, 6),
-                "averaged": averaged,
-                "corpus": self.corpus,
-                "settings": self.settings.to_json(),
-            },
-        )
-        self.progress.say(
-            "training done: %d updates, %d epochs, %.1f minutes, validation loss %.4f (%s)",
-            self.position.updates,
-            self.position.epoch,
-            self.seconds / 60,
-            best_loss,
-            f"average of the last {averaged} saves" if averaged > 1 else "last weights",
-        )
-        if self.position.updates < self.settings.warmup:
-            _log.warning(
-                "the training ended in its warm-up, after %d of %d updates, so it learned little; "
-                "give it more time, or a smaller --warmup and --batch-tokens",
-                self.position.updates,
-                self.settings.warmup,
-            )
-        return TrainingResult(
-            path=self.out_dir,
-            sha256=sha256,
-            updates=self.position.updates,
-            valid_loss=best_loss,
-            averaged=averaged,
-            seconds=self.seconds,
-        )
-
-    def _update(self, batches: Sequence[Batch]) -> None:
-        """One optimizer step on the mean loss of all target tokens of these batches."""
-        settings, position = self.settings, self.position
-        tokens = sum(batch.num_tokens for batch in batches)
-        nll = self.workers.compute(
-            self.model,
-            batches,
-            [self._dropout_seed(index) for index in range(len(batches))],
-            smoothing=settings.label_smoothing,
-            bf16=self.bf16,
-        )
-        norm = torch.nn.utils.clip_grad_norm_(
-            self.model.parameters(), settings.clip_norm or math.inf
-        )
-        rate = learning_rate(
-            position.updates + 1,
-            self.share_done,
-            peak=settings.peak_learning_rate,
-            warmup=settings.warmup,
-            cooldown=settings.cooldown,
-        )
-        if not (math.isfinite(nll) and math.isfinite(norm)):
-            raise TrainingError(self._explain_nan(nll, rate))
-        self.optimizer.param_groups[0]["lr"] = rate
-        self.optimizer.step()
-        position.updates += 1
-        position.window_nll += nll * tokens
-        position.window_tokens += tokens
-        self.progress.update(position.updates, nll, tokens, self.share_done)
-
-    def _dropout_seed(self, index: int) -> int:
-        """Of one batch of the coming update."""
-        key = [self.settings.seed, self.position.updates, index]
-        return int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0] >> np.uint64(1))
-
-    def _after_update(self) -> None:
-        updates, done = self.position.updates, self.share_done >= 1
-        if updates % STALL_UPDATES == 0:
-            self._check_stall()
-        if updates % self.settings.validate_every == 0 and not done:
-            self._validate()
-        if updates % self.settings.save_every == 0:
-            self._save()
-
-    def _validate(self) -> None:
-        loss = self._validation_loss()
-        self.progress.say(
-            "update %d, epoch %d: validation loss %.4f (perplexity %.2f)",
-            self.position.updates,
-            self.position.epoch + 1,
-            loss,
-            math.exp(min(loss, 50.0)),
-        )
-        for sample in translate_samples(self.model, self.tokenizer, self.shown):
-            right = sample.translation == sample.reference
-            expected = "" if right else f"   (expected: {sample.reference})"
-            self.progress.say("  %s => %s%s", sample.source, sample.translation, expected)
-        self.model.train()
-
-    def _validation_loss(self) -> float:
-        return validation_loss(self.model, self.valid_corpus, self.settings.batch_tokens)
-
-    def _save(self) -> None:
-        """Positions are of whole updates, so what is saved here can be gone on from."""
-        position = self.position
-        position.seconds, self.started = self.seconds, time.monotonic()
-        states.save_state(
-            self.out_dir,
-            settings=self.settings,
-            corpus=self.corpus,
-            position=position,
-            tokenizer_proto=self.tokenizer.model_proto,
-            model=self.model,
-            optimizer=self.optimizer,
-        )
-        self.last_save = position.updates
-
-    def _check_stall(self) -> None:
-        position = self.position
-        mean = position.window_nll / position.window_tokens
-        before = position.last_window
-        if before is not None and mean > max(STALL_SHARE * self.guessing_nll, STALL_GAIN * before):
-            norm = self.settings.norm
-            hint = "a longer --warmup or --norm pre" if norm == "post" else "or a longer --warmup"
-            raise TrainingError(
-                f"the loss stands still: {mean:.2f} nats a token over the last {STALL_UPDATES} "
-                f"updates, {before:.2f} over those before, and guessing by frequency alone costs "
-                f"{self.guessing_nll:.2f}. Probably the learning rate "
-                f"({self.settings.peak_learning_rate:g}) is too high for {norm}-norm: try a third "
-                f"of it, {hint}. Or source and target lines do not belong together: look at the "
-                "corpus"
-            )
-        position.last_window = mean
-        position.window_nll, position.window_tokens = 0.0, 0
-
-    def _explain_nan(self, loss: float, rate: float) -> str:
-        causes = f"the learning rate ({rate:.2g} now) is too high: halve it or lengthen --warmup"
-        if self.settings.clip_norm == 0:
-            causes += "; gradients are not clipped: set --clip-norm 1"
-        if self.bf16:
-            causes += "; or bf16 is too coarse here: try --precision fp32"
-        return (
-            f"loss {loss:g} or its gradient is not finite at update {self.position.updates + 1}. "
-            f"Probably {causes}. The state of the last save is kept"
-        )
-
-
-def has_fast_bf16() -> bool:
-    """Whether this processor multiplies bfloat16 matrices faster than float32 ones."""
-    capabilities: Callable[[], dict[str, object]] | None
-    capabilities = getattr(torch.cpu, "get_capabilities", None)
-    found = capabilities() if capabilities else {}
-    return bool(found.get("avx512_bf16") or found.get("amx_bf16"))
-
-
-def unigram_entropy(corpus: EncodedCorpus) -> float:
-    """What a target token costs, in nats, if only the frequency of each piece is known."""
-    counts = np.bincount(corpus.target.ids)
-    shares = counts[counts > 0] / counts.sum()
-    return float(-(shares * np.log(shares)).sum())

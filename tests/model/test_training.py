@@ -13,7 +13,7 @@ import pytest
 import torch
 from filelock import FileLock
 
-import model.training
+import model.run
 from model import training_state
 from model.checkpoint import load_checkpoint, model_weights
 from model.corpora import phrases
@@ -126,7 +126,7 @@ def test_ctrl_c_says_where_it_goes_on(pairs, tmp_path: Path, monkeypatch, caplog
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(model.training.Progress, "update", interrupt)
+    monkeypatch.setattr(model.run.Progress, "update", interrupt)
     with caplog.at_level(logging.INFO), pytest.raises(KeyboardInterrupt):
         train(*pairs, SETTINGS, tmp_path, quiet=True)
     assert "stopped; --resume goes on after update 0" in caplog.text
@@ -147,7 +147,7 @@ def test_the_average_is_taken_where_it_is_better(
     for losses, averaged in (([1.0, 0.9], 2), ([0.9, 1.0], 1)):
         path = tmp_path / str(averaged)
         left = [9.0, 9.0, *losses]
-        monkeypatch.setattr(model.training, "validation_loss", lambda *_, left=left: left.pop(0))
+        monkeypatch.setattr(model.run, "validation_loss", lambda *_, left=left: left.pop(0))
         result = train(*pairs, SETTINGS, path, quiet=True)
         assert (result.averaged, result.valid_loss) == (averaged, 0.9)
         snapshots = [training_state.average_snapshots(path, [count]) for count in (9, 10)]
@@ -314,14 +314,14 @@ def test_nan_stops_with_its_likely_cause(pairs, tmp_path: Path, changes, advice:
 
 
 def test_a_loss_that_stands_still_stops(pairs, tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(model.training, "STALL_UPDATES", 4)
+    monkeypatch.setattr(model.run, "STALL_UPDATES", 4)
     settings = replace(SETTINGS, learning_rate=1e-9)
     with pytest.raises(TrainingError, match=r"the loss stands still: .* guessing by frequency"):
         train(*pairs, settings, tmp_path, quiet=True)
 
 
 def test_a_loss_that_falls_does_not_stop(pairs, tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(model.training, "STALL_UPDATES", 4)
+    monkeypatch.setattr(model.run, "STALL_UPDATES", 4)
     assert train(*pairs, SETTINGS, tmp_path, quiet=True).updates == 10
 
 
