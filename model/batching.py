@@ -9,9 +9,8 @@ from __future__ import annotations
 import hashlib
 import logging
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -42,13 +41,33 @@ class Side:
         places = np.where(inside, self.starts[rows][:, None] + columns, 0)
         return np.where(inside, self.ids[places], pad_id).astype(np.int32)
 
+    def line(self, row: int) -> list[int]:
+        """The token ids of one line."""
+        start = self.starts[row]
+        return self.ids[start : start + self.lengths[row]].tolist()
+
+
+def side_of(lines: Iterable[Sequence[int]]) -> Side:
+    """Collects lines of token ids, in 4 bytes a token on the way."""
+    ids, lengths = array("i"), array("q")
+    for line in lines:
+        ids.extend(line)
+        lengths.append(len(line))
+    ends = np.cumsum(np.array(lengths, dtype=np.int64))
+    return Side(
+        ids=np.array(ids, dtype=np.int32),
+        starts=ends - np.array(lengths, dtype=np.int64),
+        lengths=np.array(lengths, dtype=np.int64),
+    )
+
 
 @dataclass(frozen=True, kw_only=True)
 class EncodedCorpus:
-    """Aligned sides; every line ends with EOS."""
+    """Aligned sides; every line ends with EOS. pair_rows: which of the pairs each line was."""
 
     source: Side
     target: Side
+    pair_rows: _Ints  # [lines]
 
     def __len__(self) -> int:
         return len(self.source.lengths)
@@ -106,13 +125,19 @@ def encode_corpus(
 
     Raises DataError if none is left.
     """
-    kept: dict[str, Any] = {"source": _Growing(), "target": _Growing()}
-    for source, target in pairs:
+    kept = array("q")
+    source_ids, target_ids = [], []
+    for row, (source, target) in enumerate(pairs):
         src_ids, tgt_ids = tokenizer.encode_source(source), tokenizer.encode_target(target)
         if 1 < len(src_ids) <= config.max_source and 1 < len(tgt_ids) <= config.max_target:
-            kept["source"].add(src_ids)
-            kept["target"].add(tgt_ids)
-    corpus = EncodedCorpus(**{side: lines.finish() for side, lines in kept.items()})
+            kept.append(row)
+            source_ids.append(array("i", src_ids))
+            target_ids.append(array("i", tgt_ids))
+    corpus = EncodedCorpus(
+        source=side_of(source_ids),
+        target=side_of(target_ids),
+        pair_rows=np.array(kept, dtype=np.int64),
+    )
     left_out = len(pairs) - len(corpus)
     limits = f"{config.max_source} source or {config.max_target} target tokens, or empty"
     if not len(corpus):
@@ -131,26 +156,6 @@ def corpus_sha256(pairs: Sequence[tuple[str, str]]) -> str:
     for source, target in pairs:
         digest.update(f"{source}\t{target}\n".encode("utf-8", "surrogatepass"))
     return digest.hexdigest()
-
-
-class _Growing:
-    """Collects lines of token ids in 4 bytes a token."""
-
-    def __init__(self) -> None:
-        self.ids = array("i")
-        self.lengths = array("q")
-
-    def add(self, ids: Sequence[int]) -> None:
-        self.ids.extend(ids)
-        self.lengths.append(len(ids))
-
-    def finish(self) -> Side:
-        lengths = np.array(self.lengths, dtype=np.int64)
-        return Side(
-            ids=np.array(self.ids, dtype=np.int32),
-            starts=np.cumsum(lengths) - lengths,
-            lengths=lengths,
-        )
 
 
 def _cut(order: _Ints, longest: _Ints, batch_tokens: int) -> list[_Ints]:

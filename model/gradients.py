@@ -39,15 +39,17 @@ class GradientWorkers:
         *,
         smoothing: float,
         bf16: bool,
+        r_drop: float = 0.0,
     ) -> float:
-        """Sets `.grad` of every parameter to that of the mean smoothed loss of a target token of
-        all batches; seeds: of each batch's dropout. Returns the mean negative log-likelihood."""
+        """Sets `.grad` of every parameter to that of the mean loss of a target token of all batches
+        (model.loss.token_loss); seeds: of each batch's dropout. Returns the mean negative
+        log-likelihood."""
         parameters = list(model.parameters())
         tokens = sum(batch.num_tokens for batch in batches)
 
         def one(batch: Batch, seed: int) -> tuple[float, tuple[Tensor, ...]]:
             seed_dropout(seed)
-            loss, nll = token_loss(model, batch, smoothing=smoothing, bf16=bf16)
+            loss, nll = token_loss(model, batch, smoothing=smoothing, bf16=bf16, r_drop=r_drop)
             return float(nll), torch.autograd.grad(loss / tokens, parameters)
 
         total = 0.0

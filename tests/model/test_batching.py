@@ -7,7 +7,7 @@ import pytest
 from support.tiny_model import tiny_config
 from support.tiny_tokenizer import tiny_tokenizer
 
-from model.batching import EncodedCorpus, Side, corpus_sha256, encode_corpus, make_batch
+from model.batching import EncodedCorpus, Side, corpus_sha256, encode_corpus, make_batch, side_of
 from model.errors import DataError
 
 
@@ -20,7 +20,11 @@ def corpus_of(source_lengths: list[int], target_lengths: list[int]) -> EncodedCo
             lengths=counts,
         )
 
-    return EncodedCorpus(source=side(source_lengths), target=side(target_lengths))
+    return EncodedCorpus(
+        source=side(source_lengths),
+        target=side(target_lengths),
+        pair_rows=np.arange(len(source_lengths)),
+    )
 
 
 @pytest.fixture
@@ -67,15 +71,23 @@ def test_a_batch_shifts_the_target_by_one() -> None:
 
 
 def test_lines_too_long_are_left_out_and_counted(caplog: pytest.LogCaptureFixture) -> None:
-    pairs = [("the cat", "the cat"), ("cat " * 100, "cat"), ("cat", "cat " * 100), ("\x01", "cat")]
+    pairs = [("cat " * 100, "cat"), ("the cat", "the cat"), ("cat", "cat " * 100), ("\x01", "cat")]
     with caplog.at_level(logging.WARNING):
         corpus = encode_corpus(pairs, tiny_tokenizer(), tiny_config(), "training")
     assert len(corpus) == 1
+    assert corpus.pair_rows.tolist() == [1]
+    assert corpus.source.line(0) == tiny_tokenizer().encode_source("the cat")
     assert corpus.source.ids[-1] == corpus.target.ids[-1] == 3
     assert (
         "3 training pairs left out: longer than 64 source or 64 target tokens, or empty"
         in caplog.text
     )
+
+
+def test_sides_hold_their_lines() -> None:
+    side = side_of([[4, 5, 3], [3], [6, 3]])
+    assert [side.line(row) for row in range(3)] == [[4, 5, 3], [3], [6, 3]]
+    assert side.ids.dtype == np.int32
 
 
 def test_no_line_short_enough() -> None:
