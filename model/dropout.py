@@ -21,9 +21,14 @@ _PER_DRAW = 4
 _thread = threading.local()
 
 
-def seed_dropout(seed: int) -> None:
-    """Makes the masks drawn from now on in this thread follow from `seed` alone."""
-    _thread.generator = torch.Generator().manual_seed(seed)
+def seed_dropout(seed: int, device: torch.device | None = None) -> None:
+    """Makes the masks drawn from now on in this thread follow from `seed` alone; those drawn on a
+    GPU by any thread, where the device is one."""
+    if device is not None and device.type == "cuda":
+        with torch.cuda.device(device):
+            torch.cuda.manual_seed(seed)
+    else:
+        _thread.generator = torch.Generator().manual_seed(seed)
 
 
 class Dropout(nn.Module):

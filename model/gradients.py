@@ -2,34 +2,45 @@
 
 A batch a core, each core working through its own, waits once an update; all cores on one batch wait
 for each other at every operation, and on a machine that does something else as well that is where
-the time goes (docs/decisions/0004-training.md). The result does not depend on how many run at once:
-gradients are added in the order of the batches, and dropout is seeded by batch.
+the time goes (docs/decisions/0004-training.md). The result does not depend on how many run at once,
+nor on how many processes share an update (model.distributed): gradients are added in the order of
+the batches, and dropout is seeded by batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
 from torch import Tensor
 
 from model.batching import Batch
+from model.distributed import ALONE, Ranks
 from model.dropout import seed_dropout
 from model.loss import token_loss
 from model.transformer import Transformer
 
 
 class GradientWorkers:
-    """Threads for up to `accumulation` batches. Sets PyTorch's threads; `close` sets them back."""
+    """Threads for the batches that this rank computes of up to `accumulation`; one on a GPU. Sets
+    PyTorch's threads; `close` sets them back."""
 
-    def __init__(self, accumulation: int) -> None:
+    def __init__(self, accumulation: int, ranks: Ranks = ALONE) -> None:
+        self._ranks, self._device = ranks, ranks.device
         self._threads_before = torch.get_num_threads()
-        workers = min(accumulation, self._threads_before)
+        workers = min(len(ranks.own(accumulation)), self._threads_before)
         each = self._threads_before // workers
+        if self._device.type != "cpu":  # which has one generator for dropout, and is busy with one
+            workers = 1
         torch.set_num_threads(each)
-        # PyTorch keeps the number per thread as well.
-        self._pool = ThreadPoolExecutor(workers, initializer=lambda: torch.set_num_threads(each))
+
+        def start() -> None:  # PyTorch keeps both for each thread
+            torch.set_num_threads(each)
+            if self._device.type == "cuda":
+                torch.cuda.set_device(self._device)
+
+        self._pool = ThreadPoolExecutor(workers, initializer=start)
 
     def compute(
         self,
@@ -40,27 +51,38 @@ class GradientWorkers:
         smoothing: float,
         bf16: bool,
         r_drop: float = 0.0,
+        tokens: int | None = None,
+        count: int | None = None,
     ) -> float:
         """Sets `.grad` of every parameter to that of the mean loss of a target token of all batches
         (model.loss.token_loss); seeds: of each batch's dropout. Returns the mean negative
-        log-likelihood."""
+        log-likelihood.
+
+        tokens, count: how many target tokens and batches the update has on all ranks, where
+        `batches` are only those of this one.
+        """
         parameters = list(model.parameters())
-        tokens = sum(batch.num_tokens for batch in batches)
+        all_tokens = sum(batch.num_tokens for batch in batches) if tokens is None else tokens
+        all_batches = len(batches) if count is None else count
 
-        def one(batch: Batch, seed: int) -> tuple[float, tuple[Tensor, ...]]:
-            seed_dropout(seed)
+        def one(batch: Batch, seed: int) -> tuple[float, Tensor]:
+            seed_dropout(seed, self._device)
             loss, nll = token_loss(model, batch, smoothing=smoothing, bf16=bf16, r_drop=r_drop)
-            return float(nll), torch.autograd.grad(loss / tokens, parameters)
+            found = torch.autograd.grad(loss / all_tokens, parameters)
+            return float(nll), torch.cat([gradient.flatten() for gradient in found])
 
-        total = 0.0
-        for index, (nll, gradients) in enumerate(self._pool.map(one, batches, seeds)):
-            total += nll
-            for parameter, gradient in zip(parameters, gradients, strict=True):
-                if index == 0 or parameter.grad is None:
-                    parameter.grad = gradient
-                else:
-                    parameter.grad += gradient
-        return total / tokens
+        nlls: list[float] = []
+
+        def gradients() -> Iterator[Tensor]:
+            for nll, gradient in self._pool.map(one, batches, seeds):
+                nlls.append(nll)
+                yield gradient
+
+        sizes = [parameter.numel() for parameter in parameters]
+        total = self._ranks.add_up(gradients(), all_batches, sum(sizes))  # [P]
+        for parameter, gradient in zip(parameters, torch.split(total, sizes), strict=True):
+            parameter.grad = gradient.view_as(parameter)
+        return sum(self._ranks.gather(nlls, all_batches)) / all_tokens
 
     def close(self) -> None:
         self._pool.shutdown()

@@ -30,8 +30,9 @@ def token_loss(
     src_ids, src_mask, tgt_in = (
         x.repeat(copies, 1) for x in (batch.src_ids, batch.src_mask, batch.tgt_in)
     )
+    device = src_ids.device
     # Each weight is used once, so a cache of cast ones, which threads would share, gains nothing.
-    with torch.autocast("cpu", torch.bfloat16, enabled=bf16, cache_enabled=False):
+    with torch.autocast(device.type, torch.bfloat16, enabled=bf16, cache_enabled=False):
         hidden = model.decoder(tgt_in, model.encode(src_ids, src_mask), src_mask)  # [c*B,T,D]
     real = (batch.tgt_out != model.config.special_ids.pad_id).flatten().nonzero().squeeze(1)  # [R]
     rows = hidden.reshape(copies, -1, hidden.size(-1)).index_select(1, real)  # [c,R,D]
@@ -40,7 +41,7 @@ def token_loss(
         rows, weight = rows.bfloat16(), weight.bfloat16()
     targets = batch.tgt_out.flatten().index_select(0, real)
     losses: tuple[Tensor, Tensor] = PredictionLoss.apply(  # type: ignore[no-untyped-call]
-        rows, weight, targets, banned_mask(model.config), smoothing, r_drop
+        rows, weight, targets, banned_mask(model.config).to(device), smoothing, r_drop
     )
     return losses
 

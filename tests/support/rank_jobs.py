@@ -1,0 +1,55 @@
+"""What ranks do in tests: functions that a process can import."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import click
+import torch
+
+from model.distributed import ALONE, join_ranks
+from model.errors import TrainingError
+from runtime.console import run
+
+LENGTH = 11
+
+
+def made_gradient(index: int) -> torch.Tensor:
+    """float32 [LENGTH]; the sum of several depends on the order."""
+    generator = torch.Generator().manual_seed(index)
+    values = torch.randn(LENGTH, generator=generator) * 10.0 ** (index % 3)
+    values[0] = -0.0
+    return values
+
+
+def exchange() -> None:
+    """Every exchange, with what each rank must get."""
+    with join_ranks() as ranks:
+        for count in range(1, 8):
+            own = ranks.own(count)
+            found = ranks.add_up((made_gradient(i) for i in own), count, LENGTH)
+            alone = ALONE.add_up((made_gradient(i) for i in range(count)), count, LENGTH)
+            assert torch.equal(found.view(torch.int32), alone.view(torch.int32)), count
+            assert ranks.gather([i / 3 for i in own], count) == [i / 3 for i in range(count)]
+        assert ranks.share({"rank": ranks.rank}) == {"rank": 0}
+        assert ranks.share_bytes(bytes([7] * (ranks.rank + 1))) == b"\x07"
+        assert ranks.gather_flags(ranks.rank == 1) == [False, True, False]
+        ranks.require_same("words", "equal")
+        ranks.require_same("words", "other" if ranks.rank == 2 else "equal")
+
+
+def fail(how: str) -> int:
+    """A command of several ranks that goes wrong -> exit code."""
+
+    @click.command()
+    def command() -> None:
+        with join_ranks() as ranks:
+            ranks.share("all are there")
+            if how == "all" or (how == "one" and ranks.rank == 1):
+                raise TrainingError("planted")
+            if how == "killed" and ranks.rank == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+            ranks.share("not all are there")
+
+    return run(command, [])
