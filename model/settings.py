@@ -28,7 +28,10 @@ class TrainingSettings:
         counted across resumes; the learning rate comes down in time for whichever ends first.
     learning_rate: the largest, reached after `warmup` updates; None takes `peak_learning_rate`.
     cooldown: the share at the end over which it falls to zero (model.schedule).
-    label_smoothing: see model.loss. batch_tokens: padded tokens on the longer side of a batch;
+    label_smoothing, r_drop: see model.loss; r_drop is the weight of drawing together what two
+        dropout masks predict, 0 does without and takes half the time; r_drop_from: the share of the
+        training after which it begins. bpe_dropout: see model.subword_dropout; 0 does without.
+    batch_tokens: padded tokens on the longer side of a batch;
         accumulation: batches an update, computed side by side on as many cores.
     clip_norm: largest norm of the gradient; 0 does not clip.
     average: the weights of this many saves, the last ones, are averaged at the end where that
@@ -53,6 +56,9 @@ class TrainingSettings:
     warmup: int = 1000
     cooldown: float = 0.33
     label_smoothing: float = 0.1
+    r_drop: float = 0.0
+    r_drop_from: float = 0.0
+    bpe_dropout: float = 0.0
     batch_tokens: int = 2048
     accumulation: int = 2
     clip_norm: float = 1.0
@@ -91,7 +97,10 @@ class TrainingSettings:
             if getattr(self, name) is not None:
                 self._require(name, getattr(self, name) > 0, what="a number above 0")
         self._require("clip_norm", True, low=0)
-        self._require("label_smoothing", self.label_smoothing < 1, low=0, what="a number below 1")
+        self._require("r_drop", True, low=0)
+        self._require("r_drop_from", self.r_drop_from <= 1, low=0, what="a number up to 1")
+        for name in ("label_smoothing", "bpe_dropout"):
+            self._require(name, getattr(self, name) < 1, low=0, what="a number below 1")
         self._require("cooldown", self.cooldown <= 1, low=0, what="a number up to 1")
         self.model_config(self.pieces)  # checks the rest
 

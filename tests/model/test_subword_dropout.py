@@ -1,12 +1,18 @@
 from __future__ import annotations
 
+import random
+
 import numpy as np
 import pytest
 from support.tiny_model import tiny_config
 from support.tiny_tokenizer import tiny_tokenizer
 
+from model.corpora import phrases
 from model.errors import DataError
-from model.subword_dropout import EpochCorpus
+from model.subword_dropout import EpochCorpus, Merges, words_of
+from model.tokenizer_training import train_tokenizer
+from runtime.normalizer import normalize_source, normalize_target
+from runtime.tokenizer import Tokenizer
 
 PAIRS = [("the cat sat", "the cat"), ("\x01", "cat"), ("a cat", "the cat on the mat")]
 
@@ -59,6 +65,29 @@ def test_a_line_that_would_grow_too_long_stays_plain() -> None:
         sampled = corpus.of_epoch(epoch, config)
         assert max(sampled.source.lengths.max(), sampled.target.lengths.max()) <= longest
         assert np.all(sampled.target.lengths >= corpus.plain.target.lengths)
+
+
+def test_nothing_left_out_is_what_sentencepiece_cuts() -> None:
+    corpus = phrases.make("de", 1500, valid=50, calibration=50, test=50)
+    pairs = [*corpus.pairs("train"), ("日本 123\U0001f600  <s>", "ſ\u0301 \u2581x")]
+    proto = train_tokenizer(pairs[:-1], 500)
+    tokenizer, merges, rng = Tokenizer(proto), Merges(proto), random.Random(0)
+    for source, target in pairs:
+        for text, ids in (
+            (normalize_source(source), tokenizer.encode_source(source)),
+            (normalize_target(target), tokenizer.encode_target(target)),
+        ):
+            assert [i for word in words_of(text) for i in merges.cut(word, 0.0, rng)] == ids[:-1]
+
+
+def test_a_merge_is_left_out_with_probability_p() -> None:
+    merges = Merges(tiny_tokenizer().model_proto)
+    word = "\u2581cat"
+    whole = merges.cut(word, 0.0, random.Random(0))
+    rng = random.Random(0)
+    lengths = [len(merges.cut(word, 0.3, rng)) for _ in range(300)]
+    assert len(whole) == min(lengths) < max(lengths) == len(word)
+    assert len(merges.cut(word, 1.0, rng)) == len(word)
 
 
 def test_no_pair_that_can_be_used() -> None:
