@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from benchmarks.machine import describe_machine, now
 from benchmarks.profile import profile_bundle
 from benchmarks.timing import Times, interleave, paired_ratio, percentiles_ms
 from model.evaluation import check_aligned, evaluate, make_metrics
+from model.significance import compare
 from runtime.bundle import Bundle
 from runtime.errors import OptionError
 from runtime.options import SearchOptions
@@ -121,7 +122,7 @@ def measure(
     for index, subject in enumerate(subjects):
         record["subjects"].append(_describe(index, subject, timed, test_set, options))
     record["int8_speedup"] = _int8_speedup(subjects, timed)
-    record["int8_loss"] = _int8_loss(record["subjects"])
+    record["int8_loss"] = _int8_loss(record["subjects"], timed, test_set)
     if bundle is not None and int8_is_no_faster(record):
         record["matmul_profile"] = profile_bundle(bundle)
     return record
@@ -230,9 +231,14 @@ def count_tokens(translation: Translation) -> int:
     return len(best.token_ids) + int(best.finished)
 
 
-def _int8_loss(described: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """How much quality INT8 gives up against the first subject, and whether it may."""
-    for found in described[1:]:
+def _int8_loss(
+    described: Sequence[Mapping[str, Any]], timed: _Timed, test_set: TestSet
+) -> dict[str, Any] | None:
+    """How much quality INT8 gives up against the first subject, and whether it may.
+
+    paired_bleu: INT8's BLEU less the other's, so below 0 where INT8 loses, by paired bootstrap.
+    """
+    for index, found in enumerate(described[1:], start=1):
         if found["precision"] == "int8":
             before, after = described[0]["quality"], found["quality"]
             bleu = before["bleu"] - after["bleu"]
@@ -242,11 +248,27 @@ def _int8_loss(described: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
                 "against": described[0]["name"],
                 "bleu": bleu,
                 "exact_match_points": points,
+                "paired_bleu": _paired_bleu(timed, index, test_set),
                 "bleu_budget": BLEU_BUDGET,
                 "exact_match_budget": EXACT_MATCH_BUDGET,
                 "within_budget": bleu <= BLEU_BUDGET and points <= EXACT_MATCH_BUDGET,
             }
     return None
+
+
+def _paired_bleu(timed: _Timed, index: int, test_set: TestSet) -> dict[str, Any]:
+    """How one subject's BLEU differs from that of the first: model.bootstrap.PairedDifference."""
+    texts, first = (
+        [translation.text for translation in timed.translations[which]] for which in (index, 0)
+    )
+    found = compare(
+        texts,
+        first,
+        test_set.references,
+        target_language=test_set.target_language or "",
+        names=("BLEU",),
+    )
+    return asdict(found["BLEU"])
 
 
 def _int8_speedup(subjects: Sequence[Subject], timed: _Timed) -> dict[str, Any] | None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.measure import int8_is_no_faster
+from model.bootstrap import PairedDifference
 
 Row = tuple[str, ...]
 _WIDTH = 108
@@ -202,11 +203,15 @@ def _loss_notes(record: Mapping[str, Any]) -> list[str]:
     if not loss:
         return []
     verdict = "within" if loss["within_budget"] else "OVER"
-    return [
+    notes = [
         f"{loss['int8']} against {loss['against']}: BLEU {0 - loss['bleu']:+.2f}, exact match "
         f"{0 - loss['exact_match_points']:+.1f} points: {verdict} the budget "
         f"(-{loss['bleu_budget']:g}, -{loss['exact_match_budget']:g})"
     ]
+    if "paired_bleu" in loss:  # older reports have none
+        found = PairedDifference(**loss["paired_bleu"])
+        notes.append(f"    BLEU by paired bootstrap, {found.resamples:,} resamples: {found.text}")
+    return notes
 
 
 def _count(number: int | None, noun: str) -> str:

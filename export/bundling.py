@@ -28,10 +28,10 @@ from export.graphs import OPSET, export_decoder_step, export_encoder, model_spec
 from export.half import convert_to_fp16
 from model.checkpoint import Checkpoint
 from model.config import ModelConfig
+from model.search_defaults import search_defaults, told
 from runtime.bundle import TOKENIZER_NAME, finish_manifest, graph_file_name, write_bundle
 from runtime.manifest import GraphSpec, Manifest, Precision, Role, TextSpec
 from runtime.normalizer import NORMALIZER_VERSION, normalize_source
-from runtime.options import SearchOptions
 from runtime.tokenizer import Tokenizer
 from runtime.version import __version__
 
@@ -215,7 +215,6 @@ def _spec(
 
 
 def _manifest(checkpoint: Checkpoint, recipe: BundleRecipe, graphs: list[GraphSpec]) -> Manifest:
-    defaults = SearchOptions().to_json()
     return Manifest(
         model=model_spec(checkpoint.config),
         special_ids=special_token_ids(checkpoint.config),
@@ -226,7 +225,7 @@ def _manifest(checkpoint: Checkpoint, recipe: BundleRecipe, graphs: list[GraphSp
         ),
         graphs=tuple(graphs),
         files={},
-        search_defaults={name: defaults[name] for name in ("beam_size", "length_penalty")},
+        search_defaults=told(search_defaults(checkpoint)),
         source=recipe.source(checkpoint.sha256),
     )
 

@@ -12,9 +12,8 @@ import click
 
 from model.config import PRESETS, Norm, Positions
 from model.corpora import phrase_files, phrases
-from model.corpora.files import read_lines, read_parallel, read_tsv
-from model.evaluation import check_aligned, make_metrics, render
-from model.evaluation import evaluate as evaluate_lines
+from model.corpora.files import read_parallel, read_tsv
+from model.evaluation_cli import evaluate_command, tune_search_command
 from model.settings import Precision, TrainingSettings
 from model.training import train
 from model.translation import open_translator
@@ -122,31 +121,6 @@ def translate_command(
             )  # fmt: skip
 
 
-@cli.command("evaluate")
-@click.option("--checkpoint", required=True, type=_PATH, help="Directory that training wrote.")
-@click.option("--src", required=True, type=_PATH, help="Source lines, plain or gzip.")
-@click.option("--ref", required=True, type=_PATH, help="Reference translations.")
-@click.option("--families", type=_PATH, help="A family for each line; exact match is shown by it.")
-@click.option("--target-language", default="", help="zh, ja or ko: how BLEU splits words; Chinese is told by its characters if not given.")  # noqa: E501  # fmt: skip
-@click.option("--threads", type=int, help="CPU threads; all cores if not given.")
-@click.option("--json", "as_json", is_flag=True, help="The scores as JSON.")
-@search_options
-def evaluate_command(
-    checkpoint: Path, src: Path, ref: Path, families: Path | None, target_language: str,
-    threads: int | None, as_json: bool, **flags: Any,
-) -> None:  # fmt: skip
-    """Scores the translations of a test set: BLEU, BLEU -lc, chrF, exact match."""
-    lines, references = read_lines(src), read_lines(ref)
-    groups = None if families is None else read_lines(families)
-    check_aligned(lines, references, groups)
-    make_metrics(target_language)  # complains before anything is translated
-    with open_translator(checkpoint, threads=threads) as translator:
-        options = with_flags(translator.defaults, flags)
-        texts = [translation.text for translation in translator.translate(lines, options)]
-    scores = evaluate_lines(texts, references, families=groups, target_language=target_language)
-    click.echo(json.dumps(scores.to_json()) if as_json else render(scores))
-
-
 @cli.command("corpus")
 @click.option("--target", type=click.Choice(get_args(phrases.Target)), default="de", show_default=True, help="Language translated into.")  # noqa: E501  # fmt: skip
 @click.option("--pairs", type=int, default=30_000, show_default=True, help="Of the train split.")
@@ -155,6 +129,10 @@ def evaluate_command(
 def corpus_command(target: phrases.Target, pairs: int, seed: int, out: Path) -> None:
     """Writes the embedded corpus: train, valid, calibration and test splits."""
     click.echo(phrase_files.write(phrases.make(target, pairs, seed=seed), out))
+
+
+for _command in (evaluate_command, tune_search_command):
+    cli.add_command(_command)
 
 
 def _read_pairs(

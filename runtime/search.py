@@ -44,8 +44,12 @@ def search(
     special_ids: SpecialTokenIds,
     *,
     input_indices: Sequence[int] | None = None,
+    all_ended: bool = False,
 ) -> list[list[Hypothesis]]:
     """The best hypotheses of each source, best first: at least one, at most num_hypotheses.
+
+    all_ended: instead all that ended, in the order in which they did. Which these are does not
+    depend on the length penalty, so one search serves every penalty.
 
     sources: B lists of token ids, EOS included, of any lengths. input_indices [B]: what sampling
     keys its draws by; 0..B-1 if not given. Searched apart where the backend can't take them
@@ -56,13 +60,16 @@ def search(
         return []
     keys = np.arange(len(sources)) if input_indices is None else np.asarray(input_indices)
     try:
-        return _search_together(backend, sources, options, special_ids, keys)
+        return _search_together(backend, sources, options, special_ids, keys, all_ended)
     except SplitBatchError as split:
         groups = split.groups
     found: list[list[Hypothesis]] = [[] for _ in sources]
     for group in groups:
         some = [sources[i] for i in group]
-        results = search(backend, some, options, special_ids, input_indices=keys[group].tolist())
+        results = search(
+            backend, some, options, special_ids,
+            input_indices=keys[group].tolist(), all_ended=all_ended,
+        )  # fmt: skip
         for i, result in zip(group, results, strict=True):
             found[i] = result
     return found
@@ -74,6 +81,7 @@ def _search_together(
     options: SearchOptions,
     special_ids: SpecialTokenIds,
     keys: npt.NDArray[np.int64],
+    all_ended: bool,
 ) -> list[list[Hypothesis]]:
     """The decode loop, for one batch. keys [B]: what sampling keys its draws by."""
     limits = max_lengths([len(source) for source in sources], options, backend.capabilities)
@@ -106,7 +114,7 @@ def _search_together(
             going = np.flatnonzero(~done)
             rows, beams = rows[going], beams.rows(going)
             state = backend.keep(state, going.astype(np.int32))
-    return found.results()
+    return found.ended if all_ended else found.results()
 
 
 def max_lengths(
@@ -219,8 +227,8 @@ class _Found:
             self._enough = beam_size
         self._num_sources = num_sources
         self._steps: list[_Step] = []
-        self._ended: list[list[Hypothesis]] = [[] for _ in range(num_sources)]
-        self._counts = np.zeros(num_sources, dtype=np.int64)  # of _ended
+        self.ended: list[list[Hypothesis]] = [[] for _ in range(num_sources)]
+        self._counts = np.zeros(num_sources, dtype=np.int64)  # of ended
 
     def add(
         self, rows: npt.NDArray[np.intp], reached: Beams, going: Beams, at_limit: BoolArray
@@ -258,7 +266,7 @@ class _Found:
             beam = int(step.parents[place])
         finished = spelt[0] == self._eos_id
         sum_log_prob = float(reached.scores[row, rank])
-        self._ended[source].append(
+        self.ended[source].append(
             Hypothesis(
                 token_ids=tuple(reversed(spelt[1:] if finished else spelt)),
                 score=normalise(sum_log_prob, len(spelt), self._options),
@@ -272,5 +280,5 @@ class _Found:
         """Best first; among equal scores the one that ended first."""
         return [
             sorted(ended, key=lambda found: -found.score)[: self._options.num_hypotheses]
-            for ended in self._ended
+            for ended in self.ended
         ]

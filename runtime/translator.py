@@ -182,8 +182,9 @@ class Translator:
         options: SearchOptions | None = None,
         *,
         batch_tokens: int = DEFAULT_BATCH_TOKENS,
+        all_ended: bool = False,
     ) -> list[list[Hypothesis]]:
-        """Searches token ids, EOS included, without touching text: for parity and benchmarks."""
+        """Searches token ids, EOS included, without touching text. all_ended: see `search`."""
         self._check_open()
         check_batch_tokens(batch_tokens)
         found: list[list[Hypothesis]] = [[] for _ in sources]
@@ -194,6 +195,7 @@ class Translator:
                 options or self.defaults,
                 self.special_ids,
                 input_indices=batch,
+                all_ended=all_ended,
             )
             for i, result in zip(batch, hypotheses, strict=True):
                 found[i] = result
