@@ -68,6 +68,23 @@ def engines_command(presets: tuple[str, ...], targets: tuple[str, ...], as_json:
     click.echo(json.dumps(record) if as_json else render_engines(record))
 
 
+@cli.command("training")
+@click.option("--preset", default="tiny", show_default=True, help="Sizes of the model.")
+@click.option("--vocab-size", type=click.IntRange(300), help="The preset's if not given.")
+@click.option("--batch-tokens", type=click.IntRange(64), default=2048, show_default=True, help="Padded tokens on the longer side of a batch.")  # noqa: E501  # fmt: skip
+@click.option("--updates", type=click.IntRange(1), default=4, show_default=True, help="Different ones, of two batches each.")  # noqa: E501  # fmt: skip
+@click.option("--rounds", type=click.IntRange(1), default=3, show_default=True, help="Timed runs.")
+@click.option("--threads", type=click.IntRange(1), help="Of each; all cores if not given.")
+@click.option("--json", "as_json", is_flag=True, help="JSON on one line instead of a table.")
+def training_command(as_json: bool, **options: Any) -> None:
+    """Times training beside torch.nn.Transformer: the same sizes, batches and dtype, in turns."""
+    from benchmarks.training import TrainingRun, measure_training
+    from benchmarks.training import render as render_training
+
+    record = measure_training(TrainingRun(**options))
+    click.echo(json.dumps(record) if as_json else render_training(record))
+
+
 def _measure(random_weights: bool, preset: str | None, **options: Any) -> tuple[Any, str]:
     """The record, and the text it is shown as."""
     if random_weights:
