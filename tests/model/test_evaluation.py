@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from model.errors import DataError
-from model.evaluation import evaluate, render
+from model.evaluation import bleu, evaluate, render
 from runtime.errors import MissingExtraError, OptionError
 
 OURS = ["in 3 Tagen kommt der Zug", "vor 2 Wochen war es kalt", "IN 5 JAHREN IST ES WARM"]
@@ -37,6 +37,41 @@ def test_the_table() -> None:
         "  x           100.0%",
         "  y           100.0%",
     ]
+
+
+def test_intervals_are_shown_and_told_in_the_signature() -> None:
+    found = evaluate(OURS, THEIRS, resamples=100)
+    for metric in found.metrics.values():
+        assert metric.interval is not None
+        assert metric.interval.low < metric.score < metric.interval.high
+        assert metric.signature.startswith("nrefs:1|bs:100|seed:12345|case:")
+    assert found.to_json()["bleu"]["interval"]["resamples"] == 100
+    assert evaluate(OURS, THEIRS).bleu.interval is None
+    lines = render(found).split("\n")
+    bounds = found.bleu.interval
+    assert bounds is not None
+    assert f"  95%: {bounds.low:.2f} to {bounds.high:.2f}" in lines[0]
+    assert lines[3].endswith("3 lines")
+
+
+def test_several_references_of_a_line() -> None:
+    several = [[THEIRS[0], "something else"], [THEIRS[1], OURS[1]], THEIRS[2]]
+    one, found = evaluate(OURS, THEIRS), evaluate(OURS, several)
+    assert found.exact_match == pytest.approx(2 / 3)
+    assert found.bleu.score > one.bleu.score
+    assert "nrefs:var" in found.bleu.signature
+    assert "nrefs:2" in evaluate(OURS, [[line, "x"] for line in THEIRS]).chrf.signature
+
+
+def test_bleu_alone_is_the_same() -> None:
+    assert bleu(OURS, THEIRS) == evaluate(OURS, THEIRS).bleu.score
+    chinese = ["三天后到达那里"], ["三天后到达这里"]
+    assert bleu(*chinese) == evaluate(*chinese, target_language="zh").bleu.score > 0
+
+
+def test_too_few_resamples() -> None:
+    with pytest.raises(OptionError, match="7 bootstrap resamples asked for"):
+        evaluate(OURS, THEIRS, resamples=7)
 
 
 def test_chinese_is_split_into_characters() -> None:
