@@ -10,7 +10,7 @@ import hashlib
 import logging
 from array import array
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -44,7 +44,8 @@ class Side:
     def line(self, row: int) -> list[int]:
         """The token ids of one line."""
         start = self.starts[row]
-        return self.ids[start : start + self.lengths[row]].tolist()
+        ids: list[int] = self.ids[start : start + self.lengths[row]].tolist()
+        return ids
 
 
 def side_of(lines: Iterable[Sequence[int]]) -> Side:
@@ -97,6 +98,16 @@ class Batch:
     tgt_in: Tensor  # int32 [B,T], the start id first
     tgt_out: Tensor  # int64 [B,T], EOS last, then pad_id
     num_tokens: int  # target tokens, EOS counted, padding not
+
+    def to(self, device: torch.device) -> Batch:
+        """The same on another device."""
+        return replace(
+            self,
+            src_ids=self.src_ids.to(device),
+            src_mask=self.src_mask.to(device),
+            tgt_in=self.tgt_in.to(device),
+            tgt_out=self.tgt_out.to(device),
+        )
 
 
 def make_batch(corpus: EncodedCorpus, rows: _Ints, config: ModelConfig) -> Batch:

@@ -13,13 +13,15 @@ import click
 from model.config import PRESETS, Norm, Positions
 from model.corpora import phrase_files, phrases
 from model.corpora.files import read_parallel, read_tsv
+from model.devices import Device, choose_device
+from model.distributed import join_ranks
 from model.evaluation_cli import evaluate_command, tune_search_command
 from model.settings import Precision, TrainingSettings
 from model.training import train
 from model.translation import open_translator
 from runtime.batching import DEFAULT_BATCH_TOKENS
 from runtime.cli import search_options, with_flags
-from runtime.console import group
+from runtime.console import group, set_verbosity
 from runtime.errors import OptionError
 from runtime.stream import choose_format, open_streams, translate_stream
 
@@ -44,6 +46,9 @@ _SETTINGS: dict[str, tuple[Any, str]] = {
     "warmup": (int, "Updates until then."),
     "cooldown": (float, "Share at the end over which the rate falls to zero."),
     "label_smoothing": (float, "0 to below 1."),
+    "r_drop": (float, "Weight of R-Drop, such as 5; 0: off. Twice the work an update."),
+    "r_drop_from": (float, "Share of the training after which R-Drop begins."),
+    "bpe_dropout": (float, "Share of merges left out, such as 0.1: words cut anew each epoch."),
     "batch_tokens": (int, "Padded tokens on the longer side of a batch."),
     "accumulation": (int, "Batches an update."),
     "clip_norm": (float, "Largest norm of the gradient; 0: no limit."),
@@ -79,22 +84,28 @@ def _training_options(command: Any) -> Any:
 @click.option("--valid-tsv", type=_PATH, help="The same for validation.")
 @click.option("--out", required=True, type=_PATH, help="Directory of the checkpoint.")
 @click.option("--threads", type=click.IntRange(min=1), help="CPU threads; all cores if not given.")
+@click.option("--device", type=click.Choice(get_args(Device)), default="cpu", show_default=True, help="cuda: a GPU for each process that torchrun starts; auto: if there is one.")  # noqa: E501  # fmt: skip
 @click.option("--resume", is_flag=True, help="Go on where a training there was killed.")
 @click.option("--force", is_flag=True, help="Start anew, whatever is there.")
 @_training_options
 def train_command(
-    out: Path, threads: int | None, resume: bool, force: bool, train_src: Path | None,
-    train_tgt: Path | None, valid_src: Path | None, valid_tgt: Path | None,
-    train_tsv: Path | None, valid_tsv: Path | None, **settings: Any,
+    out: Path, threads: int | None, device: Device, resume: bool, force: bool,
+    train_src: Path | None, train_tgt: Path | None, valid_src: Path | None,
+    valid_tgt: Path | None, train_tsv: Path | None, valid_tsv: Path | None, **settings: Any,
 ) -> None:  # fmt: skip
     """Trains a model on lines of your own and writes a checkpoint."""
-    chosen = TrainingSettings(**settings)
-    train_pairs = _read_pairs("train", train_src, train_tgt, train_tsv)
-    valid_pairs = _read_pairs("valid", valid_src, valid_tgt, valid_tsv)
-    result = train(
-        train_pairs, valid_pairs, chosen, out, resume=resume, overwrite=force, threads=threads
-    )
-    click.echo(json.dumps({**dataclasses.asdict(result), "path": str(result.path)}))
+    with join_ranks(choose_device(device)) as ranks:
+        if not ranks.first:
+            set_verbosity(-2)  # of several processes one speaks
+        chosen = TrainingSettings(**settings)
+        train_pairs = _read_pairs("train", train_src, train_tgt, train_tsv)
+        valid_pairs = _read_pairs("valid", valid_src, valid_tgt, valid_tsv)
+        result = train(
+            train_pairs, valid_pairs, chosen, out, resume=resume, overwrite=force, threads=threads,
+            ranks=ranks,
+        )  # fmt: skip
+        if ranks.first:
+            click.echo(json.dumps({**dataclasses.asdict(result), "path": str(result.path)}))
 
 
 @cli.command("translate")

@@ -6,25 +6,31 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from model import training_state as states
-from model.batching import Batch, EncodedCorpus, encode_corpus, make_batch
+from model.batching import EncodedCorpus, encode_corpus, make_batch
 from model.checkpoint import load_weights, save_checkpoint
+from model.devices import has_fast_bf16
+from model.distributed import Ranks
 from model.errors import TrainingError
 from model.gradients import GradientWorkers
 from model.progress import Progress
 from model.samples import Samples
 from model.schedule import learning_rate
 from model.settings import TrainingSettings
+from model.subword_dropout import EpochCorpus
 from model.tokenizer_training import train_tokenizer
 from model.training_state import Position, SavedState
 from model.transformer import Transformer
@@ -66,23 +72,28 @@ class Run:
         saved: SavedState | None,
         *,
         quiet: bool,
+        ranks: Ranks,
     ) -> None:
-        self.started = time.monotonic()
+        self.started, self.ranks = time.monotonic(), ranks
         self.settings, self.out_dir, self.corpus = settings, out_dir, corpus
-        if saved is None:
-            self.tokenizer = Tokenizer(train_tokenizer(train_pairs, settings.pieces))
-        else:
+        if saved is not None:
             self.tokenizer = Tokenizer(saved.tokenizer_proto)
+        else:
+            trained = train_tokenizer(train_pairs, settings.pieces) if ranks.first else b""
+            self.tokenizer = Tokenizer(ranks.share_bytes(trained))
         self.config = settings.model_config(self.tokenizer.size)
-        self.train_corpus = encode_corpus(train_pairs, self.tokenizer, self.config, "training")
+        self.epochs = EpochCorpus.encode(
+            train_pairs, self.tokenizer, self.config, p=settings.bpe_dropout, seed=settings.seed
+        )
+        self.train_corpus = self.epochs.plain
         self.valid_corpus = encode_corpus(valid_pairs, self.tokenizer, self.config, "validation")
         self.samples = Samples.take(train_pairs, valid_pairs)
         self.shown = valid_pairs[:: max(1, len(valid_pairs) // NUM_SHOWN)][:NUM_SHOWN]
         self.bf16 = settings.precision == "bf16" or (
-            settings.precision == "auto" and has_fast_bf16()
+            settings.precision == "auto" and has_fast_bf16(ranks.device)
         )
         torch.manual_seed(settings.seed)
-        self.model = Transformer(self.config)
+        self.model = Transformer(self.config).to(ranks.device)
         self.optimizer = torch.optim.Adam(
             self.model.parameters(), lr=0.0, betas=(0.9, 0.98), eps=1e-9, fused=True
         )
@@ -91,10 +102,12 @@ class Run:
         if saved is not None:
             self.position, self.last_save = saved.position, saved.position.updates
             saved.restore(self.model, self.optimizer)
-        self.workers = GradientWorkers(settings.accumulation)
-        self.guessing_nll = unigram_entropy(self.train_corpus)
+        self.workers = GradientWorkers(settings.accumulation, ranks)
+        self.guessing_nll = unigram_entropy(self.epochs.of_epoch(0, self.config))
         self.progress = Progress(
-            max_updates=settings.max_updates, done=self.position.updates, quiet=quiet
+            max_updates=settings.max_updates,
+            done=self.position.updates,
+            quiet=quiet or not ranks.first,
         )
         _log.info(
             "training %s: %s weights, %d pieces, %d pairs, %s, seed %d",
@@ -111,25 +124,26 @@ class Run:
         """Spent on this training, across resumes."""
         return self.position.seconds + time.monotonic() - self.started
 
-    @property
-    def share_done(self) -> float:
-        """0 to 1, by updates or by minutes, whichever is further."""
-        share = self.position.updates / self.settings.max_updates
+    def _look_at_the_clock(self) -> None:
+        """Sets how much is done, 0 to 1: by updates or by minutes, whichever is further."""
+        self.share_done = self.position.updates / self.settings.max_updates
         if self.settings.max_minutes is not None:
-            share = max(share, self.seconds / (60 * self.settings.max_minutes))
-        return share
+            by_time = self.ranks.share(self.seconds / (60 * self.settings.max_minutes))
+            self.share_done = max(self.share_done, by_time)
 
     def train(self) -> None:
         """Updates until enough of them, or minutes, are done."""
         self.model.train()
+        self._look_at_the_clock()
         while self.share_done < 1:
+            self.train_corpus = self.epochs.of_epoch(self.position.epoch, self.config)
             batches = self.train_corpus.batches(
                 self.settings.batch_tokens, self.settings.seed, self.position.epoch
             )
             while self.position.batch < len(batches) and self.share_done < 1:
                 first = self.position.batch
                 group = batches[first : first + self.settings.accumulation]
-                self._update([make_batch(self.train_corpus, rows, self.config) for rows in group])
+                self._update(group)
                 self.position.batch += len(group)
                 self._after_update()
             if self.position.batch >= len(batches):
@@ -137,8 +151,22 @@ class Run:
 
     def finish(self) -> TrainingResult:
         """Takes the better of the last weights and the average of the last saves; writes them."""
-        if self.position.snapshots[-1:] != [self.position.updates]:
+        if self.ranks.share(self.position.snapshots[-1:] != [self.position.updates]):
             self._save()
+        sha256, valid_loss, averaged, seconds = self.ranks.share(
+            self._write_better() if self.ranks.first else []
+        )
+        return TrainingResult(
+            path=self.out_dir,
+            sha256=sha256,
+            updates=self.position.updates,
+            valid_loss=valid_loss,
+            averaged=averaged,
+            seconds=seconds,
+        )
+
+    def _write_better(self) -> list[Any]:
+        """On rank 0 -> the checkpoint's sha256, its loss, of how many saves, seconds in all."""
         last_loss = best_loss = self._validation_loss()
         snapshots, averaged = self.position.snapshots, 1
         if len(snapshots) > 1:
@@ -176,25 +204,23 @@ class Run:
                 self.position.updates,
                 self.settings.warmup,
             )
-        return TrainingResult(
-            path=self.out_dir,
-            sha256=sha256,
-            updates=self.position.updates,
-            valid_loss=best_loss,
-            averaged=averaged,
-            seconds=self.seconds,
-        )
+        return [sha256, best_loss, averaged, self.seconds]
 
-    def _update(self, batches: Sequence[Batch]) -> None:
-        """One optimizer step on the mean loss of all target tokens of these batches."""
-        settings, position = self.settings, self.position
-        tokens = sum(batch.num_tokens for batch in batches)
+    def _update(self, group: Sequence[npt.NDArray[np.int64]]) -> None:
+        """One optimizer step on the mean loss of all target tokens of some batches: group holds
+        the rows of each."""
+        settings, position, own = self.settings, self.position, self.ranks.own(len(group))
+        tokens = sum(int(self.train_corpus.target.lengths[rows].sum()) for rows in group)
+        batches = [make_batch(self.train_corpus, group[i], self.config) for i in own]
         nll = self.workers.compute(
             self.model,
-            batches,
-            [self._dropout_seed(index) for index in range(len(batches))],
+            [batch.to(self.ranks.device) for batch in batches],
+            [self._dropout_seed(index) for index in own],
+            tokens=tokens,
+            count=len(group),
             smoothing=settings.label_smoothing,
             bf16=self.bf16,
+            r_drop=settings.r_drop if self.share_done >= settings.r_drop_from else 0.0,
         )
         norm = torch.nn.utils.clip_grad_norm_(
             self.model.parameters(), settings.clip_norm or math.inf
@@ -211,6 +237,7 @@ class Run:
         self.optimizer.param_groups[0]["lr"] = rate
         self.optimizer.step()
         position.updates += 1
+        self._look_at_the_clock()
         position.window_nll += nll * tokens
         position.window_tokens += tokens
         self.progress.update(position.updates, nll, tokens, self.share_done)
@@ -224,7 +251,7 @@ class Run:
         updates, done = self.position.updates, self.share_done >= 1
         if updates % STALL_UPDATES == 0:
             self._check_stall()
-        if updates % self.settings.validate_every == 0 and not done:
+        if updates % self.settings.validate_every == 0 and not done and self.ranks.first:
             self._validate()
         if updates % self.settings.save_every == 0:
             self._save()
@@ -251,15 +278,18 @@ class Run:
         """Positions are of whole updates, so what is saved here can be gone on from."""
         position = self.position
         position.seconds, self.started = self.seconds, time.monotonic()
-        states.save_state(
-            self.out_dir,
-            settings=self.settings,
-            corpus=self.corpus,
-            position=position,
-            tokenizer_proto=self.tokenizer.model_proto,
-            model=self.model,
-            optimizer=self.optimizer,
-        )
+        if self.ranks.size > 1:
+            self.ranks.require_same("weights", weights_sha256(self.model))
+        if self.ranks.first:
+            states.save_state(
+                self.out_dir,
+                settings=self.settings,
+                corpus=self.corpus,
+                position=position,
+                tokenizer_proto=self.tokenizer.model_proto,
+                model=self.model,
+                optimizer=self.optimizer,
+            )
         self.last_save = position.updates
 
     def _check_stall(self) -> None:
@@ -292,12 +322,11 @@ class Run:
         )
 
 
-def has_fast_bf16() -> bool:
-    """Whether this processor multiplies bfloat16 matrices faster than float32 ones."""
-    capabilities: Callable[[], dict[str, object]] | None
-    capabilities = getattr(torch.cpu, "get_capabilities", None)
-    found = capabilities() if capabilities else {}
-    return bool(found.get("avx512_bf16") or found.get("amx_bf16"))
+def weights_sha256(model: Transformer) -> str:
+    digest = hashlib.sha256()
+    for parameter in model.parameters():
+        digest.update(parameter.detach().cpu().numpy().tobytes())
+    return digest.hexdigest()
 
 
 def unigram_entropy(corpus: EncodedCorpus) -> float:

@@ -17,6 +17,7 @@ import torch
 from model import training_state as states
 from model.batching import corpus_sha256
 from model.checkpoint import FILES, is_checkpoint
+from model.distributed import ALONE, Ranks
 from model.errors import ConfigError
 from model.run import Pairs, Run, TrainingResult
 from model.settings import TrainingSettings
@@ -36,12 +37,14 @@ def train(
     overwrite: bool = False,
     quiet: bool = False,
     threads: int | None = None,
+    ranks: Ranks = ALONE,
 ) -> TrainingResult:
     """Trains a model on (source, target) pairs and writes a checkpoint to out_dir.
 
     resume: goes on from what a killed training left there; starts anew if there is nothing.
     overwrite: starts anew whatever is there. quiet: no progress bar. threads: PyTorch's, for the
-    whole process; None leaves them alone.
+    whole process; None leaves them alone. ranks: this process and those that train with it, on
+    their devices (model.distributed.join_ranks); each is given the same, and makes the same update.
     Raises OptionError (threads), ConfigError (settings, or something in the way), DataError
     (corpus), CheckpointError (files) and TrainingError (NaN, a loss that stands still, two
     trainings into one place).
@@ -50,10 +53,22 @@ def train(
     check_threads(threads)
     if threads is not None:
         torch.set_num_threads(threads)
-    with states.training_lock(out_dir), torch.random.fork_rng(devices=[]):
+    _check_ranks(ranks, settings)
+    devices = [ranks.device] if ranks.device.type == "cuda" else []
+    with (
+        states.training_lock(out_dir) if ranks.first else contextlib.nullcontext(),
+        torch.random.fork_rng(devices=devices),
+    ):
         corpus = corpus_sha256([*train_pairs, *valid_pairs])
-        saved = _open_state(out_dir, settings, corpus, resume=resume, overwrite=overwrite)
-        run = Run(train_pairs, valid_pairs, settings, out_dir, corpus, saved, quiet=quiet)
+        ranks.require_same("settings or corpora", f"{settings} {corpus}")
+        saved = None
+        if ranks.first:
+            saved = _open_state(out_dir, settings, corpus, resume=resume, overwrite=overwrite)
+        if ranks.share(saved is not None) and not ranks.first:
+            saved = states.load_state(out_dir)
+        run = Run(
+            train_pairs, valid_pairs, settings, out_dir, corpus, saved, quiet=quiet, ranks=ranks
+        )
         with contextlib.closing(run.progress), contextlib.closing(run.workers):
             try:
                 run.train()
@@ -61,6 +76,24 @@ def train(
                 run.progress.say("stopped; --resume goes on after update %d", run.last_save)
                 raise
             return run.finish()
+
+
+def _check_ranks(ranks: Ranks, settings: TrainingSettings) -> None:
+    """Raises ConfigError if a process would have nothing to do."""
+    if ranks.size > settings.accumulation:
+        raise ConfigError(
+            f"{ranks.size} processes share the batches of an update, and accumulation is "
+            f"{settings.accumulation}; expected a batch for each: start fewer processes, or give "
+            f"--accumulation {ranks.size} and batches of fewer tokens"
+        )
+    if settings.accumulation % ranks.size and ranks.first:
+        _log.warning(
+            "%d processes share %d batches an update, so some wait for the others; a multiple of "
+            "%d for --accumulation keeps all busy",
+            ranks.size,
+            settings.accumulation,
+            ranks.size,
+        )
 
 
 def _open_state(

@@ -142,7 +142,7 @@ def save_state(
     position.snapshots = [*position.snapshots, position.updates][-settings.average :]
     tensors = {f"model.{name}": tensor for name, tensor in weights.items()}
     for index, values in optimizer.state_dict()["state"].items():
-        tensors |= {f"adam.{index}.{name}": value for name, value in values.items()}
+        tensors |= {f"adam.{index}.{name}": value.cpu() for name, value in values.items()}
     values = {
         "schema": SCHEMA,
         "settings": settings.to_json(),

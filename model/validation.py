@@ -30,9 +30,10 @@ def validation_loss(model: Transformer, corpus: EncodedCorpus, batch_tokens: int
     Leaves the model in eval mode.
     """
     model.eval()
+    device = model.output_weight.device
     nll, tokens = 0.0, 0
     for rows in corpus.batches(batch_tokens, seed=None):
-        batch = make_batch(corpus, rows, model.config)
+        batch = make_batch(corpus, rows, model.config).to(device)
         nll += float(token_loss(model, batch, smoothing=0.0, bf16=False)[1])
         tokens += batch.num_tokens
     return nll / tokens
