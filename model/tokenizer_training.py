@@ -17,7 +17,7 @@ Pair = tuple[str, str]
 """A source line and its translation."""
 
 MAX_LINES = 2_000_000
-_NUM_CONTROL_AND_BYTES = 4 + 256
+NUM_CONTROL_AND_BYTES = 4 + 256
 _LEAST_COVERAGE = 0.98
 """SentencePiece takes no less."""
 
@@ -38,7 +38,9 @@ def train_tokenizer(pairs: Sequence[Pair], vocab_size: int) -> bytes:
             model_writer=model,
             model_type="bpe",
             vocab_size=vocab_size,
-            character_coverage=_coverage(lines, vocab_size),
+            character_coverage=character_coverage(
+                Counter(char for line in lines for char in line), vocab_size
+            ),
             byte_fallback=True,
             normalization_rule_name="identity",
             remove_extra_whitespaces=False,
@@ -68,14 +70,14 @@ def _nonempty(lines: Iterable[str]) -> Iterator[str]:
     return (line for line in (line.replace("\0", " ") for line in lines) if line.strip())
 
 
-def _coverage(lines: Iterable[str], vocab_size: int) -> float:
+def character_coverage(counts: Counter[str], vocab_size: int) -> float:
     """The share of the text whose characters get a piece of their own.
 
-    Characters take at most half of the pieces, or those of a large alphabet would crowd out the
-    words; the rarest are spelt in bytes instead.
+    counts: of the characters of the normalised text, spaces too. Characters take at most half of
+    the pieces, or those of a large alphabet would crowd out the words; the rarest are spelt in
+    bytes instead.
     """
-    counts = Counter(char for line in lines for char in line)
-    room = max(1, (vocab_size - _NUM_CONTROL_AND_BYTES) // 2)
+    room = max(1, (vocab_size - NUM_CONTROL_AND_BYTES) // 2)
     if len(counts) <= room:
         return 1.0
     covered = sum(count for _, count in counts.most_common(room)) / counts.total()
@@ -91,8 +93,8 @@ def _explain(message: str, vocab_size: int, num_lines: int) -> str:
             f"at most {too_large[1]} pieces; use --vocab-size {too_large[1]} or below"
         )
     too_small = re.search(r"smaller than required_chars. \d+ vs (\d+)", message)
-    if too_small or vocab_size <= _NUM_CONTROL_AND_BYTES:
-        least = int(too_small[1]) if too_small else _NUM_CONTROL_AND_BYTES + 1
+    if too_small or vocab_size <= NUM_CONTROL_AND_BYTES:
+        least = int(too_small[1]) if too_small else NUM_CONTROL_AND_BYTES + 1
         return (
             f"vocab_size {vocab_size} is too small: 256 bytes, 4 control pieces and the characters "
             f"of the text need {least}; use --vocab-size {least} or above"
