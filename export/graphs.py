@@ -34,6 +34,7 @@ from model.config import ModelConfig, padded_size
 from model.eager import special_token_ids as special_token_ids
 from model.layers import DecoderLayer
 from model.positions import PositionTable, Rotary
+from model.scores import Concat
 from model.transformer import Embedding, Transformer, banned_mask
 from runtime.graph_contract import BANNED, graph_inputs, graph_outputs
 from runtime.manifest import ModelSpec, Role
@@ -268,7 +269,11 @@ def _prepared(model: Transformer) -> Transformer:
     model = copy.deepcopy(model).to(device="cpu", dtype=torch.float32).eval()
     with torch.no_grad():
         for module in list(model.modules()):
-            if isinstance(module, MultiHeadAttention):
+            if not isinstance(module, MultiHeadAttention):
+                continue
+            if isinstance(module.score, Concat):
+                module.score = module.score.as_additive()
+            if module.score is None:
                 module.q_proj.weight.mul_(module.scale)
                 module.q_proj.bias.mul_(module.scale)
                 module.scale = 1.0

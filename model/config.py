@@ -11,7 +11,7 @@ import difflib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
 from model.errors import ConfigError
 
@@ -19,6 +19,7 @@ Norm = Literal["pre", "post"]
 Positions = Literal["sinusoidal", "learned", "rotary"]
 Activation = Literal["relu", "gelu"]
 Tying = Literal["all", "decoder", "none"]
+CrossScore = Literal["scaled_dot", "dot", "general", "concat", "additive"]
 
 VOCAB_MULTIPLE = 64
 
@@ -55,6 +56,8 @@ class ModelConfig:
         "decoder" the latter two, "none" nothing.
     embedding_scale: what embeddings are multiplied with; None is sqrt(d_model) (section 3.4).
     attention_scale: what dot products are multiplied with; None is 1/sqrt(head_dim) (3.2.1).
+    cross_score: how the cross-attention compares a target state with a source state: as the paper
+        does, or as those before it did (model.scores); then attention_scale is self-attention's.
     dropout: on embeddings and on every sublayer's output (section 5.4); ffn_dropout: after the
         activation; attention_dropout: on the attention weights.
     max_source, max_target: tokens, EOS counted; also the size of the position tables.
@@ -77,6 +80,7 @@ class ModelConfig:
     tying: Tying = "all"
     embedding_scale: float | None = None
     attention_scale: float | None = None
+    cross_score: CrossScore = "scaled_dot"
     max_source: int = 256
     max_target: int = 256
     special_ids: SpecialIds = field(default_factory=SpecialIds)
@@ -114,6 +118,13 @@ class ModelConfig:
             raise ConfigError(f"rotary positions need an even head_dim, found {self.head_dim}")
         if self.positions == "sinusoidal" and self.d_model % 2:
             raise ConfigError(f"sinusoidal positions need an even d_model, found {self.d_model}")
+        inner = self.decoder.num_heads * self.head_dim
+        if self.cross_score in ("dot", "general") and inner != self.d_model:
+            raise ConfigError(
+                f"cross_score {self.cross_score!r} takes the decoder's states as they are, so its "
+                f"heads must share d_model out among them; found {self.decoder.num_heads} heads of "
+                f"{self.head_dim} for d_model {self.d_model}: use scaled_dot, concat or additive"
+            )
 
     def _check_scales_and_ids(self) -> None:
         for name in ("norm_eps", "embedding_scale", "attention_scale"):
@@ -151,7 +162,10 @@ class ModelConfig:
         return tuple(sorted({ids.pad_id, ids.bos_id, ids.unk_id, *padding}))
 
     def to_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
+        """Without fields that came later than schema 1 and say what was true before them, so that
+        older versions read what they can run."""
+        values = dataclasses.asdict(self)
+        return {k: v for k, v in values.items() if k not in _ADDED or v != _ADDED[k]}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
@@ -200,7 +214,11 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "norm": ("pre", "post"),
     "positions": ("sinusoidal", "learned", "rotary"),
     "tying": ("all", "decoder", "none"),
+    "cross_score": get_args(CrossScore),
 }
+
+_ADDED: dict[str, Any] = {"cross_score": "scaled_dot"}
+"""Fields that a config may lack, and what that means."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -253,3 +271,11 @@ PRESETS: dict[str, Preset] = {
         dropout=0.3, vocab_size=32000,
     ),
 }  # fmt: skip
+"""Names and sizes. NAME-6-2 is NAME with 6 encoder and 2 decoder layers."""
+
+# Kasai et al. 2021, arXiv 2006.10369: an encoder runs once a sentence, a decoder once a token; they
+# found that depth is better spent on the encoder.
+PRESETS |= {
+    f"{name}-6-2": dataclasses.replace(PRESETS[name], num_encoder_layers=6, num_decoder_layers=2)
+    for name in ("tiny", "small", "base")
+}

@@ -8,9 +8,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from model.attention import MultiHeadAttention
-from model.config import ModelConfig, StackConfig
+from model.config import CrossScore, ModelConfig, StackConfig
 from model.dropout import Dropout
 from model.positions import Rotary
+from model.scores import make_score
 
 ExtendCache = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 """Takes the new keys and values [R,H,1,Dh] of one layer, gives all so far [R,H,T+1,Dh]."""
@@ -52,13 +53,16 @@ class Residual(nn.Module):
         return self.norm(x + self.dropout(sublayer(x)))  # type: ignore[no-any-return]
 
 
-def _attention(config: ModelConfig, stack: StackConfig) -> MultiHeadAttention:
+def _attention(
+    config: ModelConfig, stack: StackConfig, score: CrossScore = "scaled_dot"
+) -> MultiHeadAttention:
     return MultiHeadAttention(
         config.d_model,
         stack.num_heads,
         config.head_dim,
         scale=config.scale_of_attention,
         dropout=config.attention_dropout,
+        score=make_score(score, config.d_model, stack.num_heads, config.head_dim),
     )
 
 
@@ -94,7 +98,7 @@ class DecoderLayer(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.self_attention = _attention(config, config.decoder)
-        self.cross_attention = _attention(config, config.decoder)
+        self.cross_attention = _attention(config, config.decoder, config.cross_score)
         self.ffn = FeedForward(config, config.decoder)
         self.self_residual = Residual(config)
         self.cross_residual = Residual(config)

@@ -12,6 +12,18 @@ def test_json_round_trip() -> None:
     assert ModelConfig.from_json(config.to_json()) == config
 
 
+def test_a_config_without_a_cross_score_is_the_papers() -> None:
+    """Those written before there was a choice; one that says nothing else is still so written."""
+    values = tiny_config().to_json()
+    assert "cross_score" not in values
+    assert ModelConfig.from_json(values).cross_score == "scaled_dot"
+    named = ModelConfig.from_json(values | {"cross_score": "scaled_dot"})
+    assert named == tiny_config()
+    other = tiny_config(cross_score="general")
+    assert other.to_json()["cross_score"] == "general"
+    assert ModelConfig.from_json(other.to_json()) == other
+
+
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
@@ -32,6 +44,13 @@ def test_json_round_trip() -> None:
             "is 9999; expected a whole number from 0",
         ),
         ({"d_model": 33}, "sinusoidal positions need an even d_model, found 33"),
+        ({"cross_score": "luong"}, "cross_score is 'luong'; expected one of scaled_dot, dot, gen"),
+        (
+            {"cross_score": "dot", "head_dim": 10},
+            "cross_score 'dot' takes the decoder's states as they are, so its heads must share "
+            "d_model out among them; found 4 heads of 10 for d_model 32: use scaled_dot, concat",
+        ),
+        ({"cross_score": "general", "head_dim": 10}, "cross_score 'general' takes the decoder's"),
     ],
 )
 def test_shapes_that_cannot_be(changes, text: str) -> None:
@@ -89,6 +108,14 @@ def test_presets_have_the_papers_size(name: str, weights: float) -> None:
     with torch.device("meta"):
         model = Transformer(PRESETS[name].config(37_000))
     assert sum(p.numel() for p in model.parameters()) == pytest.approx(weights, rel=0.02)
+
+
+@pytest.mark.parametrize("name", ["tiny", "small", "base"])
+def test_deep_encoder_presets_differ_in_their_layers_alone(name: str) -> None:
+    deep, even = (PRESETS[preset].config(100).to_json() for preset in (f"{name}-6-2", name))
+    assert (deep["encoder"].pop("num_layers"), deep["decoder"].pop("num_layers")) == (6, 2)
+    del even["encoder"]["num_layers"], even["decoder"]["num_layers"]
+    assert deep == even
 
 
 @pytest.mark.parametrize("values", [None, 3, "x", [1]])

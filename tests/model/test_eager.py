@@ -25,6 +25,7 @@ CONFIGS = [
         "decoder": StackConfig(num_layers=3, num_heads=5, ffn_dim=40),
     },
     {"src_vocab_size": 150, "tying": "decoder"},
+    *({"cross_score": score} for score in ("dot", "general", "concat", "additive")),
 ]
 
 
