@@ -10,7 +10,7 @@ from typing import Any, get_args
 
 import click
 
-from model.config import PRESETS, Norm, Positions
+from model.config import PRESETS, CrossScore, Norm, Positions
 from model.corpora import phrase_files, phrases
 from model.corpora.files import read_parallel, read_tsv
 from model.devices import Device, choose_device
@@ -33,8 +33,11 @@ _DEFAULTS = TrainingSettings()
 _SETTINGS: dict[str, tuple[Any, str]] = {
     "preset": (click.Choice(list(PRESETS)), "Sizes of the model."),
     "vocab_size": (int, "Pieces of the joint vocabulary; the preset's if not given."),
+    "encoder_layers": (int, "The preset's if not given."),
+    "decoder_layers": (int, "The preset's if not given; each is paid for at every target token."),
     "norm": (click.Choice(get_args(Norm)), "Where the layer norms stand."),
     "positions": (click.Choice(get_args(Positions)), "How positions are encoded."),
+    "cross_score": (click.Choice(get_args(CrossScore)), "How attention compares target with source."),
     "dropout": (float, "Of embeddings and sublayers; the preset's if not given."),
     "ffn_dropout": (float, "After the activation."),
     "attention_dropout": (float, "On attention weights."),

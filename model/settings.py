@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Self, get_args
 
-from model.config import PRESETS, ModelConfig, Norm, Positions
+from model.config import PRESETS, CrossScore, ModelConfig, Norm, Positions
 from model.errors import ConfigError
 
 Precision = Literal["auto", "fp32", "bf16"]
@@ -22,8 +22,10 @@ _RESUMABLE = ("max_updates", "max_minutes", "validate_every")
 class TrainingSettings:
     """How a model is trained.
 
-    preset: the model's sizes (model.config.PRESETS). vocab_size, dropout: None takes the preset's.
-    norm, positions, ffn_dropout, attention_dropout, max_source, max_target: see ModelConfig.
+    preset: the model's sizes (model.config.PRESETS). vocab_size, dropout, encoder_layers,
+        decoder_layers: None takes the preset's.
+    norm, positions, cross_score, ffn_dropout, attention_dropout, max_source, max_target: see
+        ModelConfig.
     max_updates: optimizer steps. max_minutes: wall-clock minutes of training, validation included,
         counted across resumes; the learning rate comes down in time for whichever ends first.
     learning_rate: the largest, reached after `warmup` updates; None takes `peak_learning_rate`.
@@ -43,8 +45,11 @@ class TrainingSettings:
 
     preset: str = "tiny"
     vocab_size: int | None = None
+    encoder_layers: int | None = None
+    decoder_layers: int | None = None
     norm: Norm = "pre"
     positions: Positions = "sinusoidal"
+    cross_score: CrossScore = "scaled_dot"
     dropout: float | None = None
     ffn_dropout: float = 0.0
     attention_dropout: float = 0.0
@@ -131,6 +136,7 @@ class TrainingSettings:
             for name in (
                 "norm",
                 "positions",
+                "cross_score",
                 "ffn_dropout",
                 "attention_dropout",
                 "max_source",
@@ -139,7 +145,12 @@ class TrainingSettings:
         }
         if self.dropout is not None:
             changes["dropout"] = self.dropout
-        return PRESETS[self.preset].config(vocab_size, **changes)
+        layers = {
+            f"num_{side}_layers": getattr(self, f"{side}_layers")
+            for side in ("encoder", "decoder")
+            if getattr(self, f"{side}_layers") is not None
+        }
+        return dataclasses.replace(PRESETS[self.preset], **layers).config(vocab_size, **changes)
 
     def differences(self, other: TrainingSettings) -> list[str]:
         """What forbids going on from a state of `other`: "name: theirs, now ours"."""

@@ -33,6 +33,9 @@ from model.settings import TrainingSettings, demo_settings
         ({"vocab_size": -5}, "vocab_size is -5; expected a whole number of at least 1"),
         ({"vocab_size": 2**31}, "vocab_size is 2147483648; expected a whole number below 2**31"),
         ({"seed": 2**63}, "seed is 9223372036854775808; expected a whole number below 2**63"),
+        ({"encoder_layers": 0}, "encoder.num_layers is 0; expected a whole number of at least 1"),
+        ({"decoder_layers": 1.5}, "decoder.num_layers is 1.5; expected a whole number"),
+        ({"cross_score": "luong"}, "cross_score is 'luong'; expected one of scaled_dot, dot"),
         ({"vocab_size": 0}, "vocab_size is 0; expected a whole number of at least 1"),
     ],
 )
@@ -60,6 +63,15 @@ def test_none_takes_the_presets_value() -> None:
     assert TrainingSettings(preset="big").model_config(100).dropout == PRESETS["big"].dropout
     assert TrainingSettings(preset="big", dropout=0.0).model_config(100).dropout == 0.0
     assert TrainingSettings().pieces == PRESETS["tiny"].vocab_size
+
+
+def test_layers_and_the_score_reach_the_model() -> None:
+    config = TrainingSettings(encoder_layers=12, decoder_layers=1, cross_score="additive")
+    model = config.model_config(100)
+    assert (model.encoder.num_layers, model.decoder.num_layers) == (12, 1)
+    assert model.cross_score == "additive"
+    one = TrainingSettings(decoder_layers=2).model_config(100)
+    assert (one.encoder.num_layers, one.decoder.num_layers) == (4, 2)
 
 
 @pytest.mark.parametrize(
