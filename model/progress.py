@@ -59,6 +59,11 @@ class Progress:
         with tqdm.external_write_mode(file=sys.stderr):
             _log.info(text, *values)
 
+    def warn(self, text: str) -> None:
+        """The same for a warning."""
+        with tqdm.external_write_mode(file=sys.stderr):
+            _log.warning("%s", text)
+
     def close(self) -> None:
         self._bar.close()
 

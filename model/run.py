@@ -23,8 +23,9 @@ from model import training_state as states
 from model.batching import EncodedCorpus, encode_corpus, make_batch
 from model.checkpoint import load_weights, save_checkpoint
 from model.devices import has_fast_bf16
+from model.diagnosis import stall
+from model.diagnosis.watch import Update, Watch
 from model.distributed import Ranks
-from model.errors import TrainingError
 from model.gradients import GradientWorkers
 from model.progress import Progress
 from model.samples import Samples
@@ -41,10 +42,6 @@ _log = logging.getLogger(__name__)
 
 Pairs = Sequence[tuple[str, str]]
 NUM_SHOWN = 3
-STALL_UPDATES = 1000
-STALL_SHARE, STALL_GAIN = 0.9, 0.99
-"""A loss stands still if over STALL_UPDATES updates its mean stays above STALL_SHARE of what
-guessing by frequency costs, and above STALL_GAIN of its mean over as many updates before."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,11 +100,21 @@ class Run:
             self.position, self.last_save = saved.position, saved.position.updates
             saved.restore(self.model, self.optimizer)
         self.workers = GradientWorkers(settings.accumulation, ranks)
-        self.guessing_nll = unigram_entropy(self.epochs.of_epoch(0, self.config))
         self.progress = Progress(
             max_updates=settings.max_updates,
             done=self.position.updates,
             quiet=quiet or not ranks.first,
+        )
+        self.watch = Watch(
+            self.model,
+            self.optimizer,
+            settings,
+            bf16=self.bf16,
+            pairs=train_pairs,
+            valid_corpus=self.valid_corpus,
+            guessing_nll=unigram_entropy(self.epochs.of_epoch(0, self.config)),
+            ranks=ranks,
+            say=self.progress.warn,
         )
         _log.info(
             "training %s: %s weights, %d pieces, %d pairs, %s, seed %d",
@@ -134,6 +141,7 @@ class Run:
     def train(self) -> None:
         """Updates until enough of them, or minutes, are done."""
         self.model.train()
+        self.watch.begin(self.epochs.plain, self.tokenizer)
         self._look_at_the_clock()
         while self.share_done < 1:
             self.train_corpus = self.epochs.of_epoch(self.position.epoch, self.config)
@@ -211,16 +219,26 @@ class Run:
         the rows of each."""
         settings, position, own = self.settings, self.position, self.ranks.own(len(group))
         tokens = sum(int(self.train_corpus.target.lengths[rows].sum()) for rows in group)
-        batches = [make_batch(self.train_corpus, group[i], self.config) for i in own]
+        update = Update(
+            number=position.updates + 1,
+            epoch=position.epoch,
+            corpus=self.train_corpus,
+            rows=[group[i] for i in own],
+            batches=[make_batch(self.train_corpus, group[i], self.config) for i in own],
+            seeds=[self._dropout_seed(index) for index in own],
+            tokens=tokens,
+            r_drop=settings.r_drop if self.share_done >= settings.r_drop_from else 0.0,
+        )
+        self.watch.check(update)
         nll = self.workers.compute(
             self.model,
-            [batch.to(self.ranks.device) for batch in batches],
-            [self._dropout_seed(index) for index in own],
+            [batch.to(self.ranks.device) for batch in update.batches],
+            update.seeds,
             tokens=tokens,
             count=len(group),
             smoothing=settings.label_smoothing,
             bf16=self.bf16,
-            r_drop=settings.r_drop if self.share_done >= settings.r_drop_from else 0.0,
+            r_drop=update.r_drop,
         )
         norm = torch.nn.utils.clip_grad_norm_(
             self.model.parameters(), settings.clip_norm or math.inf
@@ -233,13 +251,14 @@ class Run:
             cooldown=settings.cooldown,
         )
         if not (math.isfinite(nll) and math.isfinite(norm)):
-            raise TrainingError(self._explain_nan(nll, rate))
+            raise self.watch.failed(update, nll=nll, norm=float(norm), rate=rate)
         self.optimizer.param_groups[0]["lr"] = rate
         self.optimizer.step()
         position.updates += 1
         self._look_at_the_clock()
         position.window_nll += nll * tokens
         position.window_tokens += tokens
+        self.watch.done(update, nll=nll, norm=float(norm))
         self.progress.update(position.updates, nll, tokens, self.share_done)
 
     def _dropout_seed(self, index: int) -> int:
@@ -249,8 +268,8 @@ class Run:
 
     def _after_update(self) -> None:
         updates, done = self.position.updates, self.share_done >= 1
-        if updates % STALL_UPDATES == 0:
-            self._check_stall()
+        if updates % stall.STALL_UPDATES == 0:
+            self.watch.window(self.position)
         if updates % self.settings.validate_every == 0 and not done and self.ranks.first:
             self._validate()
         if updates % self.settings.save_every == 0:
@@ -269,6 +288,7 @@ class Run:
             right = sample.translation == sample.reference
             expected = "" if right else f"   (expected: {sample.reference})"
             self.progress.say("  %s => %s%s", sample.source, sample.translation, expected)
+        self.watch.validated(self.position.updates, loss)
         self.model.train()
 
     def _validation_loss(self) -> float:
@@ -291,35 +311,6 @@ class Run:
                 optimizer=self.optimizer,
             )
         self.last_save = position.updates
-
-    def _check_stall(self) -> None:
-        position = self.position
-        mean = position.window_nll / position.window_tokens
-        before = position.last_window
-        if before is not None and mean > max(STALL_SHARE * self.guessing_nll, STALL_GAIN * before):
-            norm = self.settings.norm
-            hint = "a longer --warmup or --norm pre" if norm == "post" else "or a longer --warmup"
-            raise TrainingError(
-                f"the loss stands still: {mean:.2f} nats a token over the last {STALL_UPDATES} "
-                f"updates, {before:.2f} over those before, and guessing by frequency alone costs "
-                f"{self.guessing_nll:.2f}. Probably the learning rate "
-                f"({self.settings.peak_learning_rate:g}) is too high for {norm}-norm: try a third "
-                f"of it, {hint}. Or source and target lines do not belong together: look at the "
-                "corpus"
-            )
-        position.last_window = mean
-        position.window_nll, position.window_tokens = 0.0, 0
-
-    def _explain_nan(self, loss: float, rate: float) -> str:
-        causes = f"the learning rate ({rate:.2g} now) is too high: halve it or lengthen --warmup"
-        if self.settings.clip_norm == 0:
-            causes += "; gradients are not clipped: set --clip-norm 1"
-        if self.bf16:
-            causes += "; or bf16 is too coarse here: try --precision fp32"
-        return (
-            f"loss {loss:g} or its gradient is not finite at update {self.position.updates + 1}. "
-            f"Probably {causes}. The state of the last save is kept"
-        )
 
 
 def weights_sha256(model: Transformer) -> str:
