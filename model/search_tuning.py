@@ -94,7 +94,7 @@ class Tuning:
                 f"{present.length_penalty:g}: {self.difference.text}"
             )
         if self.at_edge:
-            rows.append("the best penalty is at the edge of what was tried: try some beyond it")
+            rows.append("the best penalty is at the edge of what was tried: try some beyond")
         return "\n".join(rows)
 
 

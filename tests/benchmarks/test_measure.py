@@ -84,6 +84,10 @@ def test_record_holds_every_number_with_its_signature(tokenizer: Tokenizer) -> N
     assert loss["exact_match_points"] == 75.0
     assert loss["bleu"] == pytest.approx(good["quality"]["bleu"] - bad["quality"]["bleu"])
     assert not loss["within_budget"]
+    paired = loss["paired_bleu"]
+    assert paired["difference"] == pytest.approx(-loss["bleu"])
+    assert paired["low"] < 0 >= paired["high"]
+    assert (paired["resamples"], paired["seed"]) == (1000, 12345)
 
 
 def test_int8_within_its_budget(tokenizer: Tokenizer) -> None:
@@ -91,7 +95,12 @@ def test_int8_within_its_budget(tokenizer: Tokenizer) -> None:
     same = [subject(tokenizer, "f"), subject(tokenizer, "i", precision="int8")]
     record = measure(same, test_set)
     assert record["int8_loss"]["within_budget"]
-    assert "i against f: BLEU +0.00, exact match +0.0 points: within the budget" in render(record)
+    text = render(record)
+    assert "i against f: BLEU +0.00, exact match +0.0 points: within the budget" in text
+    paired = "    BLEU by paired bootstrap, 1,000 resamples: +0.00 (95%: +0.00 to +0.00, p 1.00)"
+    assert paired in text.splitlines()
+    del record["int8_loss"]["paired_bleu"]  # a report of an older version has none
+    assert [line for line in text.splitlines() if line != paired] == render(record).splitlines()
     assert measure(same[:1], test_set)["int8_loss"] is None
 
 

@@ -22,7 +22,7 @@ from support.reference_search import Found, Rules, exhaustive_search, reference_
 from runtime.backend import Candidates
 from runtime.errors import BackendError, OptionError
 from runtime.options import SearchOptions
-from runtime.search import Hypothesis, max_lengths, pad_sources, search
+from runtime.search import Hypothesis, max_lengths, normalise, pad_sources, search
 
 
 def as_found(hypotheses: list[Hypothesis]) -> list[Found]:
@@ -408,3 +408,36 @@ def test_eos_bans_follow_min_length() -> None:
         options = SearchOptions(beam_size=1, min_length=min_length)
         ((found,),) = search(backend, [[5, EOS]], options, SPECIAL_IDS)
         assert (len(found.token_ids) == expected) == (min_length == expected)
+
+
+@pytest.mark.parametrize("penalty", [-0.5, 0.0, 0.6, 1.0, 2.0])
+@pytest.mark.parametrize("kind", ["power", "gnmt"])
+@pytest.mark.parametrize("patience", [0.5, 1.0, 2.0])
+def test_what_ends_does_not_depend_on_the_length_penalty(
+    penalty: float, kind: str, patience: float
+) -> None:
+    backend, sources = FakeBackend(random_logits(12, eos_bias=1.5), 12), sources_of(6)
+    base = SearchOptions(patience=patience)
+    options = SearchOptions(
+        patience=patience, length_penalty=penalty, length_penalty_kind=kind  # type: ignore[arg-type]
+    )  # fmt: skip
+    ended = search(backend, sources, base, SPECIAL_IDS, all_ended=True)
+    assert max(map(len, ended)) > 1
+    best = search(backend, sources, options, SPECIAL_IDS)
+    for several, (expected,) in zip(ended, best, strict=True):
+
+        def score(found: Hypothesis) -> float:
+            length = len(found.token_ids) + int(found.finished)
+            return normalise(found.sum_log_prob, length, options)
+
+        first = max(several, key=score)
+        assert (first.token_ids, score(first)) == (expected.token_ids, expected.score)
+
+
+def test_all_that_ended_may_be_more_than_the_beams() -> None:
+    backend, sources = FakeBackend(random_logits(12, eos_bias=1.5), 12), sources_of(20)
+    ended = search(backend, sources, SearchOptions(num_hypotheses=4), SPECIAL_IDS, all_ended=True)
+    listed = search(backend, sources, SearchOptions(num_hypotheses=4), SPECIAL_IDS)
+    assert max(map(len, ended)) > 4
+    for several, best in zip(ended, listed, strict=True):
+        assert sorted(several, key=lambda found: -found.score)[:4] == best

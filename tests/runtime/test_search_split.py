@@ -50,6 +50,10 @@ def test_groups_are_searched_apart(options: SearchOptions, keys: list[int] | Non
     backend = Picky(2)
     assert search(backend, SOURCES, options, SPECIAL_IDS, input_indices=keys) == expected
     assert sorted(backend.begun) == [(1, 2), (1, 3), (1, 4), (2, 2)]
+    ended = search(whole, SOURCES, options, SPECIAL_IDS, input_indices=keys, all_ended=True)
+    assert ended == search(
+        backend, SOURCES, options, SPECIAL_IDS, input_indices=keys, all_ended=True
+    )
 
 
 def test_the_error_says_how_many_fit() -> None:
