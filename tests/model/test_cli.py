@@ -145,30 +145,7 @@ def test_translate_says_what_is_wrong(
     assert captured.out == ""
 
 
-def test_evaluate(random_checkpoint: Path, tmp_path: Path, capsys) -> None:
-    (tmp_path / "src").write_text("in 3 days\nthe cat\n")
-    (tmp_path / "ref").write_text("in 3 Tagen\ndie Katze\n")
-    (tmp_path / "families").write_text("time\nanimal\n")
-    arguments = ["--checkpoint", random_checkpoint, "--src", tmp_path / "src", "--ref"]
-    arguments += [tmp_path / "ref", "--families", tmp_path / "families", "--max-length", "5"]
-    assert call("evaluate", *arguments) == 0
-    table = capsys.readouterr().out
-    assert [line.split()[0] for line in table.splitlines()] == [
-        "BLEU",
-        "BLEU",
-        "chrF",
-        "exact",
-        "animal",
-        "time",
-    ]
-    assert call("evaluate", *arguments, "--json") == 0
-    assert json.loads(capsys.readouterr().out)["by_family"] == {"animal": 0.0, "time": 0.0}
-    (tmp_path / "ref").write_text("in 3 Tagen\n")
-    assert call("evaluate", *arguments) == 1
-    assert "2 source lines but 1 references" in capsys.readouterr().err
-
-
 def test_help_is_there_for_every_command(capsys: pytest.CaptureFixture[str]) -> None:
-    for command in ("train", "translate", "evaluate", "corpus"):
+    for command in ("train", "translate", "evaluate", "tune-search", "corpus"):
         assert call(command, "--help") == 0
         assert "Usage: python -m model " + command in capsys.readouterr().out

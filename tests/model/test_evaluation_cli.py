@@ -104,6 +104,20 @@ def test_evaluate_a_tsv_with_several_references(
     assert as_json(capsys, *given, "--no-group")["num_lines"] == 11
 
 
+def test_evaluate_by_family(
+    files: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    families = write(tmp_path / "families", ["one digit"] * 8 + ["two digits"] * 2)
+    given = ["evaluate", "--translations", files["worse"], "--ref", files["good"]]
+    given += ["--families", families]
+    assert as_json(capsys, *given)["by_family"] == {"one digit": 0.875, "two digits": 1.0}
+    assert call(*given) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [" ".join(line.split()) for line in lines[3:6]] == [
+        "exact match 90.0% 10 lines", "one digit 87.5%", "two digits 100.0%",
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "text"),
     [
@@ -112,6 +126,7 @@ def test_evaluate_a_tsv_with_several_references(
         (["--checkpoint", "x", "--precision", "int8"], 2, "--precision belongs to --bundle"),
         (["--checkpoint", "x"], 2, "give --src and --ref, or --tsv"),
         (["--checkpoint", "no", "--src", "src", "--ref", "ref"], 1, "no checkpoint at no"),
+        (["--checkpoint", "x", "--src", "src", "--ref", "short"], 1, "10 source lines but 3 ref"),
         (["--translations", "ref"], 2, "give --src and --ref, or --tsv"),
         (["--translations", "short", "--ref", "ref"], 1, "short has 3 lines, the test set 10"),
         (
