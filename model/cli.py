@@ -58,6 +58,8 @@ _SETTINGS: dict[str, tuple[Any, str]] = {
     "average": (int, "Saves whose weights are averaged at the end."),
     "save_every": (int, "Updates between saves."),
     "validate_every": (int, "Updates between validations."),
+    "valid_lines": (int, "Most validation pairs that are translated for BLEU."),
+    "patience": (int, "Validations without a better BLEU after which the cool-down begins early."),
     "precision": (click.Choice(get_args(Precision)), "Of matrix products; auto: bf16 if quick."),
     "seed": (int, "Of weights, batches and dropout."),
 }

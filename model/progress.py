@@ -47,6 +47,11 @@ class Progress:
             self._last_line = now
             _log.info("update %d of %d: %s", updates, self._max_updates, text)
 
+    def end_earlier(self, max_updates: int) -> None:
+        """Counts to so many updates from now on; what share of the training is done jumps."""
+        self._max_updates = self._bar.total = max_updates
+        self._start = None
+
     @property
     def tokens_per_second(self) -> float:
         """Target tokens, over the last 50 updates."""

@@ -6,11 +6,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import logging
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,38 +22,47 @@ import torch
 
 from model import training_state as states
 from model.batching import EncodedCorpus, encode_corpus, make_batch
+from model.best import Best, Score
 from model.checkpoint import load_weights, save_checkpoint
 from model.devices import has_fast_bf16
 from model.diagnosis import stall
 from model.diagnosis.watch import Update, Watch
 from model.distributed import Ranks
 from model.gradients import GradientWorkers
+from model.history import RECORD_EVERY, History
 from model.progress import Progress
+from model.reporter import Reporter
 from model.samples import Samples
-from model.schedule import learning_rate
+from model.schedule import early_end, learning_rate
+from model.selection import Scored, candidates, choose
 from model.settings import TrainingSettings
 from model.subword_dropout import EpochCorpus
 from model.tokenizer_training import train_tokenizer
 from model.training_state import Position, SavedState
 from model.transformer import Transformer
-from model.validation import translate_samples, validation_loss
+from model.validation import Validator
+from runtime.cores import usable_cpus
 from runtime.tokenizer import Tokenizer
 
 _log = logging.getLogger(__name__)
 
 Pairs = Sequence[tuple[str, str]]
-NUM_SHOWN = 3
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingResult:
-    """What a training came to. valid_loss: nats a target token. seconds: across resumes."""
+    """What a training came to. chosen: which weights were written (model.selection), and averaged:
+    of how many saves they are the mean. valid_loss: nats a target token; valid_bleu, valid_bleu_lc:
+    of greedy translations. seconds: across resumes."""
 
     path: Path
     sha256: str
     updates: int
-    valid_loss: float
+    chosen: str
     averaged: int
+    valid_loss: float
+    valid_bleu: float
+    valid_bleu_lc: float
     seconds: float
 
 
@@ -70,8 +80,10 @@ class Run:
         *,
         quiet: bool,
         ranks: Ranks,
+        tensorboard: bool,
+        about: Mapping[str, Any],
     ) -> None:
-        self.started, self.ranks = time.monotonic(), ranks
+        self.started, self.ranks, self.about = time.monotonic(), ranks, about
         self.settings, self.out_dir, self.corpus = settings, out_dir, corpus
         if saved is not None:
             self.tokenizer = Tokenizer(saved.tokenizer_proto)
@@ -82,10 +94,17 @@ class Run:
         self.epochs = EpochCorpus.encode(
             train_pairs, self.tokenizer, self.config, p=settings.bpe_dropout, seed=settings.seed
         )
-        self.train_corpus = self.epochs.plain
-        self.valid_corpus = encode_corpus(valid_pairs, self.tokenizer, self.config, "validation")
+        self.train_corpus, self.num_batches = self.epochs.plain, 1
+        valid_corpus = encode_corpus(valid_pairs, self.tokenizer, self.config, "validation")
+        self.validator = Validator(
+            valid_pairs,
+            valid_corpus,
+            self.tokenizer,
+            lines=settings.valid_lines,
+            batch_tokens=settings.batch_tokens,
+            threads=_validation_threads(ranks),
+        )
         self.samples = Samples.take(train_pairs, valid_pairs)
-        self.shown = valid_pairs[:: max(1, len(valid_pairs) // NUM_SHOWN)][:NUM_SHOWN]
         self.bf16 = settings.precision == "bf16" or (
             settings.precision == "auto" and has_fast_bf16(ranks.device)
         )
@@ -101,7 +120,7 @@ class Run:
             saved.restore(self.model, self.optimizer)
         self.workers = GradientWorkers(settings.accumulation, ranks)
         self.progress = Progress(
-            max_updates=settings.max_updates,
+            max_updates=self.max_updates,
             done=self.position.updates,
             quiet=quiet or not ranks.first,
         )
@@ -111,7 +130,7 @@ class Run:
             settings,
             bf16=self.bf16,
             pairs=train_pairs,
-            valid_corpus=self.valid_corpus,
+            valid_corpus=valid_corpus,
             guessing_nll=unigram_entropy(self.epochs.of_epoch(0, self.config)),
             ranks=ranks,
             say=self.progress.warn,
@@ -125,6 +144,21 @@ class Run:
             "bf16" if self.bf16 else "fp32",
             settings.seed,
         )
+        history = None
+        if ranks.first:
+            history = History(out_dir, updates=self.last_save, tensorboard=tensorboard)
+        self.reporter = Reporter(self.progress, history)
+
+    def close(self) -> None:
+        """The bar, the curves and the threads."""
+        self.reporter.close()
+        self.workers.close()
+
+    @property
+    def max_updates(self) -> int:
+        """Those of the settings, or fewer where patience ended."""
+        ends_at = self.position.ends_at if self.settings.patience else None
+        return min(self.settings.max_updates, ends_at or self.settings.max_updates)
 
     @property
     def seconds(self) -> float:
@@ -133,7 +167,7 @@ class Run:
 
     def _look_at_the_clock(self) -> None:
         """Sets how much is done, 0 to 1: by updates or by minutes, whichever is further."""
-        self.share_done = self.position.updates / self.settings.max_updates
+        self.share_done = self.position.updates / self.max_updates
         if self.settings.max_minutes is not None:
             by_time = self.ranks.share(self.seconds / (60 * self.settings.max_minutes))
             self.share_done = max(self.share_done, by_time)
@@ -148,6 +182,7 @@ class Run:
             batches = self.train_corpus.batches(
                 self.settings.batch_tokens, self.settings.seed, self.position.epoch
             )
+            self.num_batches = len(batches)
             while self.position.batch < len(batches) and self.share_done < 1:
                 first = self.position.batch
                 group = batches[first : first + self.settings.accumulation]
@@ -158,65 +193,61 @@ class Run:
                 self.position.epoch, self.position.batch = self.position.epoch + 1, 0
 
     def finish(self) -> TrainingResult:
-        """Takes the better of the last weights and the average of the last saves; writes them."""
+        """Chooses among the weights that were kept (model.selection), and writes them."""
+        self._record()
         if self.ranks.share(self.position.snapshots[-1:] != [self.position.updates]):
             self._save()
-        sha256, valid_loss, averaged, seconds = self.ranks.share(
-            self._write_better() if self.ranks.first else []
-        )
-        return TrainingResult(
-            path=self.out_dir,
-            sha256=sha256,
-            updates=self.position.updates,
-            valid_loss=valid_loss,
-            averaged=averaged,
-            seconds=seconds,
-        )
+        written = self.ranks.share(self._write_best() if self.ranks.first else {})
+        return TrainingResult(path=self.out_dir, updates=self.position.updates, **written)
 
-    def _write_better(self) -> list[Any]:
-        """On rank 0 -> the checkpoint's sha256, its loss, of how many saves, seconds in all."""
-        last_loss = best_loss = self._validation_loss()
-        snapshots, averaged = self.position.snapshots, 1
-        if len(snapshots) > 1:
-            load_weights(self.model, states.average_snapshots(self.out_dir, snapshots))
-            best_loss, averaged = self._validation_loss(), len(snapshots)
-            if best_loss >= last_loss:
-                load_weights(self.model, states.average_snapshots(self.out_dir, snapshots[-1:]))
-                best_loss, averaged = last_loss, 1
+    def _write_best(self) -> dict[str, Any]:
+        """On rank 0 -> the fields of a TrainingResult that came of it."""
+        position, signature, scored = self.position, "", []
+        for candidate in candidates(position):
+            score = candidate.score
+            if score is None:
+                self._load(candidate.updates)
+                found = self.validator.validate(self.model)
+                score, signature = found.score, found.signature
+            scored.append(Scored(name=candidate.name, updates=candidate.updates, score=score))
+        best = choose(scored)
+        self._load(best.updates)
+        told = {"chosen": best.name, "averaged": len(best.updates), **best.score.to_json()}
         sha256 = save_checkpoint(
             self.out_dir,
             model=self.model,
             tokenizer_proto=self.tokenizer.model_proto,
             samples=self.samples,
             metadata={
-                "updates": self.position.updates,
-                "epochs": self.position.epoch,
-                "valid_loss": round(best_loss, 6),
-                "averaged": averaged,
+                **self.about,
+                **told,
+                "updates": position.updates,
+                "epochs": position.epoch,
+                "valid_lines": self.validator.num_lines,
+                "valid_bleu_signature": signature,
+                "candidates": [one.to_json() for one in scored],
                 "corpus": self.corpus,
                 "settings": self.settings.to_json(),
             },
         )
-        self.progress.say(
-            "training done: %d updates, %d epochs, %.1f minutes, validation loss %.4f (%s)",
-            self.position.updates,
-            self.position.epoch,
-            self.seconds / 60,
-            best_loss,
-            f"average of the last {averaged} saves" if averaged > 1 else "last weights",
+        self.reporter.ended(
+            position,
+            self.seconds,
+            scored,
+            best,
+            num_lines=self.validator.num_lines,
+            warmup=self.settings.warmup,
         )
-        if self.position.updates < self.settings.warmup:
-            _log.warning(
-                "the training ended in its warm-up, after %d of %d updates, so it learned little; "
-                "give it more time, or a smaller --warmup and --batch-tokens",
-                self.position.updates,
-                self.settings.warmup,
-            )
-        return [sha256, best_loss, averaged, self.seconds]
+        return {**told, "sha256": sha256, "seconds": self.seconds}
+
+    def _load(self, updates: Sequence[int]) -> None:
+        """The mean of the snapshots that were taken then."""
+        load_weights(self.model, states.average_snapshots(self.out_dir, updates))
 
     def _update(self, group: Sequence[npt.NDArray[np.int64]]) -> None:
         """One optimizer step on the mean loss of all target tokens of some batches: group holds
         the rows of each."""
+        begun = time.monotonic()
         settings, position, own = self.settings, self.position, self.ranks.own(len(group))
         tokens = sum(int(self.train_corpus.target.lengths[rows].sum()) for rows in group)
         update = Update(
@@ -259,6 +290,8 @@ class Run:
         position.window_nll += nll * tokens
         position.window_tokens += tokens
         self.watch.done(update, nll=nll, norm=float(norm))
+        seconds = time.monotonic() - begun
+        self.reporter.updated(nll=nll, tokens=tokens, norm=float(norm), rate=rate, seconds=seconds)
         self.progress.update(position.updates, nll, tokens, self.share_done)
 
     def _dropout_seed(self, index: int) -> int:
@@ -267,32 +300,44 @@ class Run:
         return int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
     def _after_update(self) -> None:
-        updates, done = self.position.updates, self.share_done >= 1
+        updates, settings = self.position.updates, self.settings
+        saves = updates % settings.save_every == 0
         if updates % stall.STALL_UPDATES == 0:
             self.watch.window(self.position)
-        if updates % self.settings.validate_every == 0 and not done and self.ranks.first:
+        if saves or updates % RECORD_EVERY == 0:
+            self._record()
+        if updates % settings.validate_every == 0 and self.share_done < 1:
             self._validate()
-        if updates % self.settings.save_every == 0:
+        if saves:
             self._save()
 
-    def _validate(self) -> None:
-        loss = self._validation_loss()
-        self.progress.say(
-            "update %d, epoch %d: validation loss %.4f (perplexity %.2f)",
-            self.position.updates,
-            self.position.epoch + 1,
-            loss,
-            math.exp(min(loss, 50.0)),
-        )
-        for sample in translate_samples(self.model, self.tokenizer, self.shown):
-            right = sample.translation == sample.reference
-            expected = "" if right else f"   (expected: {sample.reference})"
-            self.progress.say("  %s => %s%s", sample.source, sample.translation, expected)
-        self.watch.validated(self.position.updates, loss)
-        self.model.train()
+    def _record(self) -> None:
+        epoch = self.position.epoch + self.position.batch / self.num_batches
+        self.reporter.record(self.position, self.seconds, epoch)
 
-    def _validation_loss(self) -> float:
-        return validation_loss(self.model, self.valid_corpus, self.settings.batch_tokens)
+    def _validate(self) -> None:
+        """On rank 0; all of them keep the best, and begin the cool-down where patience ends."""
+        score = Score(**self.ranks.share(self._score() if self.ranks.first else {}))
+        position, settings = self.position, self.settings
+        best = Best(updates=position.updates, score=score)
+        if position.best is not None:
+            best = position.best.after(position.updates, score)
+        if best.updates == position.updates and self.ranks.first:
+            states.save_snapshot(self.out_dir, position.updates, self.model)
+        position.best = best
+        waits = position.ends_at is None and self.share_done < 1 - settings.cooldown
+        if settings.patience and best.since >= settings.patience and waits:
+            position.ends_at = early_end(position.updates, settings.cooldown)
+            self.reporter.ends_early(best.since, self.max_updates)
+            self._look_at_the_clock()
+
+    def _score(self) -> dict[str, float]:
+        """The fields of a Score, of the weights as they are."""
+        found = self.validator.validate(self.model)
+        self.reporter.validated(self.position, self.seconds, found)
+        self.watch.validated(self.position.updates, found.score.loss)
+        self.model.train()
+        return dataclasses.asdict(found.score)
 
     def _save(self) -> None:
         """Positions are of whole updates, so what is saved here can be gone on from."""
@@ -301,6 +346,7 @@ class Run:
         if self.ranks.size > 1:
             self.ranks.require_same("weights", weights_sha256(self.model))
         if self.ranks.first:
+            self.reporter.flush()
             states.save_state(
                 self.out_dir,
                 settings=self.settings,
@@ -318,6 +364,13 @@ def weights_sha256(model: Transformer) -> str:
     for parameter in model.parameters():
         digest.update(parameter.detach().cpu().numpy().tobytes())
     return digest.hexdigest()
+
+
+def _validation_threads(ranks: Ranks) -> int:
+    """One a core: of several processes on the CPU those that do not validate wait."""
+    if ranks.device.type != "cpu":
+        return 1
+    return max(1, min(torch.get_num_threads() * ranks.size, len(usable_cpus())))
 
 
 def unigram_entropy(corpus: EncodedCorpus) -> float:

@@ -9,10 +9,12 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from model.errors import CheckpointError
 from runtime.normalizer import replace_surrogates
+
+Item = TypeVar("Item")
 
 CALIBRATION_LINES = 1000
 VALID_PAIRS = 1000
@@ -30,11 +32,11 @@ class Samples:
         """At most 1,000 of each, spread evenly over the text: the same for the same text."""
         return cls(
             calibration=tuple(
-                replace_surrogates(source) for source, _ in _spread(train, CALIBRATION_LINES)
+                replace_surrogates(source) for source, _ in spread(train, CALIBRATION_LINES)
             ),
             valid=tuple(
                 (replace_surrogates(source), replace_surrogates(target))
-                for source, target in _spread(valid, VALID_PAIRS)
+                for source, target in spread(valid, VALID_PAIRS)
             ),
         )
 
@@ -54,7 +56,8 @@ class Samples:
             raise CheckpointError(f"the checkpoint's samples are damaged: {error!r}") from error
 
 
-def _spread(pairs: Sequence[tuple[str, str]], count: int) -> list[tuple[str, str]]:
-    if len(pairs) <= count:
-        return list(pairs)
-    return [pairs[i * len(pairs) // count] for i in range(count)]
+def spread(items: Sequence[Item], count: int) -> list[Item]:
+    """At most `count` of them, evenly spread: the same for the same items."""
+    if len(items) <= count:
+        return list(items)
+    return [items[i * len(items) // count] for i in range(count)]

@@ -19,3 +19,9 @@ def learning_rate(
     if cooldown > 0 and progress > 1 - cooldown:
         rate *= max(0.0, (1 - progress) / cooldown)
     return rate
+
+
+def early_end(updates: int, cooldown: float) -> int:
+    """After how many updates a training ends whose cool-down begins now, after `updates`: the
+    cool-down keeps its share of the whole, below 1, so the rate falls just as it would have."""
+    return max(updates, round(updates / (1 - cooldown)))

@@ -14,7 +14,7 @@ from model.errors import ConfigError
 
 Precision = Literal["auto", "fp32", "bf16"]
 
-_RESUMABLE = ("max_updates", "max_minutes", "validate_every")
+_RESUMABLE = ("max_updates", "max_minutes", "validate_every", "patience")
 """What may differ when training goes on."""
 
 
@@ -36,9 +36,13 @@ class TrainingSettings:
     batch_tokens: padded tokens on the longer side of a batch;
         accumulation: batches an update, computed side by side on as many cores.
     clip_norm: largest norm of the gradient; 0 does not clip.
-    average: the weights of this many saves, the last ones, are averaged at the end where that
-        lowers the validation loss; save_every: updates between saves, from which training resumes.
-    validate_every: updates between validations, each with samples.
+    average: the weights of this many saves, the last ones, are averaged at the end, which is one of
+        the candidates (model.selection); save_every: updates between saves, from which training
+        resumes.
+    validate_every: updates between validations, each with samples; valid_lines: at most so many
+        validation pairs are translated for their BLEU.
+    patience: validations without a better BLEU after which the cool-down begins early, and the
+        training ends with it; None waits for max_updates.
     precision: of matrix products; "auto" is bf16 where the processor has instructions for it.
     seed: of weights, batches and dropout.
     """
@@ -70,6 +74,8 @@ class TrainingSettings:
     average: int = 5
     save_every: int = 200
     validate_every: int = 500
+    valid_lines: int = 1000
+    patience: int | None = None
     precision: Precision = "auto"
     seed: int = 1
 
@@ -86,12 +92,13 @@ class TrainingSettings:
             "average",
             "save_every",
             "validate_every",
+            "valid_lines",
         ):
             self._require(name, isinstance(getattr(self, name), int), low=1, what="a whole number")
-        if self.vocab_size is not None:
-            self._require(
-                "vocab_size", isinstance(self.vocab_size, int), low=1, what="a whole number"
-            )
+        for name in ("vocab_size", "patience"):
+            value = getattr(self, name)
+            if value is not None:
+                self._require(name, isinstance(value, int), low=1, what="a whole number")
         self._require("seed", isinstance(self.seed, int), low=0, what="a whole number")
         for name, bits in (("vocab_size", 31), ("seed", 63)):  # what their libraries hold
             if (getattr(self, name) or 0) >= 2**bits:
@@ -107,6 +114,11 @@ class TrainingSettings:
         for name in ("label_smoothing", "bpe_dropout"):
             self._require(name, getattr(self, name) < 1, low=0, what="a number below 1")
         self._require("cooldown", self.cooldown <= 1, low=0, what="a number up to 1")
+        if self.patience is not None and self.cooldown == 1:
+            raise ConfigError(
+                f"patience is {self.patience} and cooldown is 1; expected a cooldown below 1, "
+                "since patience decides when it begins"
+            )
         self.model_config(self.pieces)  # checks the rest
 
     def _require(self, name: str, ok: bool, *, low: float = 0, what: str = "a number") -> None:

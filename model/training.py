@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -38,6 +40,8 @@ def train(
     quiet: bool = False,
     threads: int | None = None,
     ranks: Ranks = ALONE,
+    tensorboard: bool = True,
+    about: Mapping[str, Any] | None = None,
 ) -> TrainingResult:
     """Trains a model on (source, target) pairs and writes a checkpoint to out_dir.
 
@@ -45,6 +49,8 @@ def train(
     overwrite: starts anew whatever is there. quiet: no progress bar. threads: PyTorch's, for the
     whole process; None leaves them alone. ranks: this process and those that train with it, on
     their devices (model.distributed.join_ranks); each is given the same, and makes the same update.
+    tensorboard: curves in out_dir/tensorboard, where it is installed. about: more metadata for the
+    checkpoint, such as search_defaults (model.search_defaults).
     Raises OptionError (threads), ConfigError (settings, or something in the way), DataError
     (corpus), CheckpointError (files) and TrainingError (NaN, a loss that stands still, two
     trainings into one place).
@@ -67,9 +73,10 @@ def train(
         if ranks.share(saved is not None) and not ranks.first:
             saved = states.load_state(out_dir)
         run = Run(
-            train_pairs, valid_pairs, settings, out_dir, corpus, saved, quiet=quiet, ranks=ranks
-        )
-        with contextlib.closing(run.progress), contextlib.closing(run.workers):
+            train_pairs, valid_pairs, settings, out_dir, corpus, saved,
+            quiet=quiet, ranks=ranks, tensorboard=tensorboard, about=about or {},
+        )  # fmt: skip
+        with contextlib.closing(run):
             try:
                 run.train()
             except KeyboardInterrupt:

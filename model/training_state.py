@@ -3,10 +3,12 @@
     state.json              settings, position, elapsed time, loss history
     state.safetensors       weights, Adam's moments
     tokenizer.model
-    snapshot-N.safetensors  the weights after N updates, for averaging
+    snapshot-N.safetensors  the weights after N updates: of the last saves, for averaging, and of
+                            the best validation
+    history.jsonl           model.history
 
 The first three are replaced together (model.redo). Each snapshot is written once, before the state
-that names it.
+that names it, and removed after a state that does not.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from filelock import FileLock, Timeout
@@ -27,6 +29,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from model import redo
+from model.best import Best
 from model.checkpoint import load_weights, model_weights
 from model.errors import CheckpointError, ConfigError, TrainingError
 from model.settings import TrainingSettings
@@ -36,6 +39,7 @@ from runtime.tokenizer import Tokenizer
 
 FOLDER = "training"
 SCHEMA = 1
+HISTORY = "history.jsonl"
 _JSON, _TENSORS, _TOKENIZER = "state.json", "state.safetensors", "tokenizer.model"
 
 
@@ -44,8 +48,10 @@ class Position:
     """How far training has come.
 
     epoch, batch: the epoch under way, and how many of its batches are done. seconds: spent so far.
-    snapshots: after how many updates each of the last was taken. window_*: sums over the current
-    window of the check for a loss that stands still; last_window: the mean of the one before.
+    snapshots: after how many updates each of the last was taken. best: the best validated weights,
+    of which there is a snapshot too. ends_at: after how many updates training ends where that is
+    earlier than its settings say. window_*: sums over the current window of the check for a loss
+    that stands still; last_window: the mean of the one before.
     """
 
     updates: int = 0
@@ -53,17 +59,28 @@ class Position:
     batch: int = 0
     seconds: float = 0.0
     snapshots: list[int] = field(default_factory=list)
+    best: Best | None = None
+    ends_at: int | None = None
     window_nll: float = 0.0
     window_tokens: int = 0
     last_window: float | None = None
 
     def __post_init__(self) -> None:
-        whole = (self.updates, self.epoch, self.batch, self.window_tokens, *self.snapshots)
+        whole = (
+            self.updates, self.epoch, self.batch, self.window_tokens, *self.snapshots,
+            self.ends_at or 0,
+        )  # fmt: skip
         if not all(isinstance(value, int) and value >= 0 for value in whole):
             raise ValueError(f"{self} counts something that can't be counted")
         numbers = (self.seconds, self.window_nll, self.last_window or 0.0)
         if not all(isinstance(value, int | float) and math.isfinite(value) for value in numbers):
             raise ValueError(f"{self} holds a number that is none")
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        """What dataclasses.asdict gave."""
+        best = values.get("best")
+        return cls(**{**values, "best": None if best is None else Best.from_json(best)})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,9 +153,8 @@ def save_state(
 
     Raises CheckpointError if the directory cannot be written.
     """
-    folder, weights = directory / FOLDER, model_weights(model)
-    snapshot = f"snapshot-{position.updates}.safetensors"
-    redo.write_together(folder, {snapshot: lambda target: save_file(weights, target)})
+    folder = directory / FOLDER
+    weights = save_snapshot(directory, position.updates, model)
     position.snapshots = [*position.snapshots, position.updates][-settings.average :]
     tensors = {f"model.{name}": tensor for name, tensor in weights.items()}
     for index, values in optimizer.state_dict()["state"].items():
@@ -158,7 +174,19 @@ def save_state(
             _TOKENIZER: lambda target: target.write_bytes(tokenizer_proto),
         },
     )
-    _remove_snapshots(folder, keep=position.snapshots)
+    best = [] if position.best is None else [position.best.updates]
+    _remove_snapshots(folder, keep=[*position.snapshots, *best])
+
+
+def save_snapshot(directory: Path, updates: int, model: Transformer) -> dict[str, Tensor]:
+    """The weights, to be read by average_snapshots; returns them (model_weights).
+
+    Raises CheckpointError if the directory cannot be written.
+    """
+    weights = model_weights(model)
+    name = f"snapshot-{updates}.safetensors"
+    redo.write_together(directory / FOLDER, {name: lambda target: save_file(weights, target)})
+    return weights
 
 
 def load_state(directory: Path) -> SavedState:
@@ -178,7 +206,7 @@ def load_state(directory: Path) -> SavedState:
         return SavedState(
             settings=TrainingSettings.from_json(values["settings"]),
             corpus=values["corpus"],
-            position=Position(**values["position"]),
+            position=Position.from_json(values["position"]),
             tokenizer_proto=tokenizer_proto,
             tensors=load_file(folder / _TENSORS),
         )
@@ -196,6 +224,7 @@ def remove_state(directory: Path) -> None:
     for name in (_JSON, _TENSORS, _TOKENIZER):
         (folder / name).unlink(missing_ok=True)
         (folder / redo.PENDING / name).unlink(missing_ok=True)
+    (folder / HISTORY).unlink(missing_ok=True)
     _remove_snapshots(folder, keep=())
 
 

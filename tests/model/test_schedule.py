@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from model.schedule import learning_rate
+from model.schedule import early_end, learning_rate
 
 PEAK = {"peak": 2.0, "warmup": 100, "cooldown": 0.25}
 
@@ -37,3 +37,13 @@ def test_the_peak_is_noams_for_its_own_factor() -> None:
     for step in (1, 1000, 4000, 9000):
         noam = d_model**-0.5 * min(step**-0.5, step * warmup**-1.5)
         assert learning_rate(step, 0, peak=peak, warmup=warmup, cooldown=0) == pytest.approx(noam)
+
+
+@pytest.mark.parametrize(
+    ("updates", "cooldown", "end"),
+    [(600, 0.0, 600), (600, 0.25, 800), (500, 0.5, 1000), (1, 0.9, 10)],
+)
+def test_an_early_end_keeps_the_cool_downs_share(updates: int, cooldown: float, end: int) -> None:
+    assert early_end(updates, cooldown) == end
+    at_its_begin = learning_rate(updates, updates / end, peak=1.0, warmup=1, cooldown=cooldown)
+    assert at_its_begin == pytest.approx(updates**-0.5)

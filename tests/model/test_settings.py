@@ -33,6 +33,9 @@ from model.settings import TrainingSettings, demo_settings
         ({"vocab_size": -5}, "vocab_size is -5; expected a whole number of at least 1"),
         ({"vocab_size": 2**31}, "vocab_size is 2147483648; expected a whole number below 2**31"),
         ({"seed": 2**63}, "seed is 9223372036854775808; expected a whole number below 2**63"),
+        ({"patience": 0}, "patience is 0; expected a whole number of at least 1"),
+        ({"patience": 2, "cooldown": 1.0}, "patience is 2 and cooldown is 1; expected a cooldown"),
+        ({"valid_lines": 0}, "valid_lines is 0; expected a whole number of at least 1"),
         ({"encoder_layers": 0}, "encoder.num_layers is 0; expected a whole number of at least 1"),
         ({"decoder_layers": 1.5}, "decoder.num_layers is 1.5; expected a whole number"),
         ({"cross_score": "luong"}, "cross_score is 'luong'; expected one of scaled_dot, dot"),
@@ -90,7 +93,9 @@ def test_the_learning_rate_suits_the_width(changes, rate: float) -> None:
 
 def test_only_limits_may_differ_on_resume() -> None:
     settings = TrainingSettings()
-    other = dataclasses.replace(settings, max_updates=1, max_minutes=2.0, validate_every=3)
+    other = dataclasses.replace(
+        settings, max_updates=1, max_minutes=2.0, validate_every=3, patience=4
+    )
     assert other.differences(settings) == []
     changed = dataclasses.replace(settings, seed=8)
     assert changed.differences(settings) == ["seed: 1, now 8"]

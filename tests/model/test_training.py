@@ -12,16 +12,22 @@ from pathlib import Path
 import pytest
 import torch
 from filelock import FileLock
+from support.event_files import points
 
 import model.run
 from model import training_state
+from model.best import Score
 from model.checkpoint import load_checkpoint, model_weights
 from model.corpora import phrases
 from model.diagnosis import stall
 from model.errors import CheckpointError, ConfigError, DataError, TrainingError
+from model.history import read_history
 from model.progress import Progress
+from model.schedule import learning_rate
 from model.settings import TrainingSettings
 from model.training import train
+from model.transformer import Transformer
+from model.validation import Validation, Validator
 
 SETTINGS = TrainingSettings(
     vocab_size=400,
@@ -36,6 +42,7 @@ SETTINGS = TrainingSettings(
     r_drop=2.0,
     r_drop_from=0.5,
     bpe_dropout=0.1,
+    valid_lines=8,
 )
 
 
@@ -141,25 +148,144 @@ def test_what_a_checkpoint_says_about_its_training(pairs, uninterrupted: Path) -
     assert loaded.metadata["updates"] == 10
     assert loaded.metadata["settings"] == SETTINGS.to_json()
     assert loaded.metadata["valid_loss"] < 6.5
+    assert loaded.metadata["valid_lines"] == 8
+    assert "tok:13a" in loaded.metadata["valid_bleu_signature"]
     assert loaded.samples is not None
     assert loaded.samples.valid == tuple(pairs[1])
 
 
-def test_the_average_is_taken_where_it_is_better(
-    pairs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def scripted(monkeypatch: pytest.MonkeyPatch, bleus: list[float]) -> None:
+    """Validations find these BLEUs, in turn, and losses that fall."""
+    left = list(bleus)
+
+    def validate(self: Validator, model: Transformer) -> Validation:
+        bleu = left.pop(0)
+        score = Score(loss=5.0 + len(left) / 100, bleu=bleu, bleu_lc=bleu)
+        return Validation(score=score, signature="scripted", samples=())
+
+    monkeypatch.setattr(Validator, "validate", validate)
+
+
+@pytest.mark.parametrize(
+    ("bleus", "chosen", "averaged", "updates"),
+    [
+        # Validated after updates 4 and 8; then the average, then the last weights.
+        ([1.0, 2.0, 4.0, 3.0], "average of the last 2 saves", 2, [9, 10]),
+        ([1.0, 2.0, 3.0, 4.0], "last weights", 1, [10]),
+        ([4.0, 2.0, 3.0, 3.0], "best validated weights (update 4)", 1, [4]),
+        ([1.0, 4.0, 3.0, 3.0], "best validated weights (update 8)", 1, [8]),
+        ([1.0, 3.0, 3.0, 3.0], "last weights", 1, [10]),  # the lowest loss among equals
+    ],
+)
+def test_the_weights_of_the_best_validation_bleu_are_written(
+    pairs, tmp_path: Path, monkeypatch, caplog, bleus, chosen: str, averaged: int, updates
 ) -> None:
-    for losses, averaged in (([1.0, 0.9], 2), ([0.9, 1.0], 1)):
-        path = tmp_path / str(averaged)
-        left = [9.0, 9.0, *losses]
-        monkeypatch.setattr(model.run, "validation_loss", lambda *_, left=left: left.pop(0))
-        result = train(*pairs, SETTINGS, path, quiet=True)
-        assert (result.averaged, result.valid_loss) == (averaged, 0.9)
-        snapshots = [training_state.average_snapshots(path, [count]) for count in (9, 10)]
-        got = model_weights(load_checkpoint(path).model)
-        for name, tensor in got.items():
-            mean = (snapshots[0][name].double() + snapshots[1][name].double()) / 2
-            want = mean.float() if averaged == 2 else snapshots[1][name]
-            assert torch.equal(tensor, want)
+    scripted(monkeypatch, bleus)
+    with caplog.at_level(logging.INFO):
+        result = train(*pairs, SETTINGS, tmp_path, quiet=True)
+    assert (result.chosen, result.averaged) == (chosen, averaged)
+    assert result.valid_bleu == max(bleus)
+    assert f"{chosen}: BLEU {max(bleus):.2f}" in caplog.text
+    assert caplog.text.count("<- written") == 1
+    loaded = load_checkpoint(tmp_path)
+    mean = training_state.average_snapshots(tmp_path, updates)
+    for name, tensor in model_weights(loaded.model).items():
+        assert torch.equal(tensor, mean[name])
+    told = {one["name"]: one for one in loaded.metadata["candidates"]}
+    assert told[chosen]["updates"] == updates
+    assert loaded.metadata["chosen"] == chosen
+    assert {one["valid_bleu"] for one in told.values()} == set(bleus[2:]) | {max(bleus[:2])}
+
+
+def test_the_best_weights_survive_kills(pairs, tmp_path: Path, monkeypatch) -> None:
+    """Found after update 4, a kill before that is saved, and one after; written in the end."""
+    for killed_after, bleus in ((5, [4.0]), (9, [4.0, 2.0])):
+        with monkeypatch.context() as patch:
+            scripted(patch, bleus)
+            kill_after(patch, killed_after)
+            with pytest.raises(Killed):
+                train(*pairs, SETTINGS, tmp_path, resume=True, quiet=True)
+    scripted(monkeypatch, [2.0, 3.0, 3.0])
+    result = train(*pairs, SETTINGS, tmp_path, resume=True, quiet=True)
+    assert result.chosen == "best validated weights (update 4)"
+    names = {path.name for path in (tmp_path / "training").glob("snapshot-*")}
+    assert names == {f"snapshot-{updates}.safetensors" for updates in (4, 9, 10)}
+
+
+PATIENT = replace(SETTINGS, max_updates=100, validate_every=1, patience=2, warmup=1)
+
+
+@pytest.mark.parametrize(
+    ("cooldown", "bleus", "begins", "ends"),
+    [
+        (0.0, [1.0, 3.0, 2.0, 3.5, 3.0, 2.0], 6, 6),
+        (0.5, [1.0, 3.0, 3.0, 2.5, 1.0, *[1.0] * 4], 5, 10),  # equal BLEU, lower loss: better
+        (0.75, [3.0, 2.0, 1.0, *[1.0] * 8], 3, 12),
+    ],
+)
+def test_patience_begins_the_cool_down(
+    pairs, tmp_path: Path, monkeypatch, caplog, cooldown: float, bleus, begins: int, ends: int
+) -> None:
+    scripted(monkeypatch, [*bleus, 0.5, 0.5])  # the average and the last weights at the end
+    with caplog.at_level(logging.INFO):
+        result = train(*pairs, replace(PATIENT, cooldown=cooldown), tmp_path, quiet=True)
+    assert result.updates == ends
+    assert caplog.text.count("no better BLEU in 2 validations: the cool-down begins") == 1
+    assert f"the training ends after update {ends}" in caplog.text
+    told = caplog.text.index("the cool-down begins")
+    assert caplog.text.rindex(f"update {begins}, epoch", 0, told) > 0
+    assert f"update {begins + 1}, epoch" not in caplog.text[:told]
+    last = [r for r in read_history(tmp_path) if r["kind"] == "training"][-1]
+    assert last["learning_rate"] == learning_rate(
+        ends, (ends - 1) / ends, peak=PATIENT.peak_learning_rate, warmup=1, cooldown=cooldown
+    )
+
+
+def test_patience_that_is_given_up_later(pairs, tmp_path: Path, monkeypatch) -> None:
+    scripted(monkeypatch, [3.0, 2.0, 1.0, *[1.0] * 100])
+    settings = replace(PATIENT, cooldown=0.0)
+    assert train(*pairs, settings, tmp_path, quiet=True).updates == 3
+    settings = replace(settings, patience=None, max_updates=6)
+    assert train(*pairs, settings, tmp_path, resume=True, quiet=True).updates == 6
+
+
+def history_of(path: Path) -> list[dict[str, object]]:
+    """What does not depend on the clock."""
+    clocks = ("time", "seconds", "tokens_per_second")
+    return [{k: v for k, v in r.items() if k not in clocks} for r in read_history(path)]
+
+
+def test_history_and_curves_after_kills_are_those_of_a_run_never_killed(
+    pairs, uninterrupted: Path, tmp_path: Path, monkeypatch
+) -> None:
+    for updates in (5, 5, 9):
+        with monkeypatch.context() as patch:
+            kill_after(patch, updates)
+            with pytest.raises(Killed):
+                train(*pairs, SETTINGS, tmp_path, resume=True, quiet=True)
+    with (tmp_path / "training" / "history.jsonl").open("a") as file:
+        file.write('{"kind": "training", "upd')  # a kill in the middle of a line
+    train(*pairs, SETTINGS, tmp_path, resume=True, quiet=True)
+    assert history_of(tmp_path) == history_of(uninterrupted)
+    steps = [(r["kind"], r["updates"]) for r in read_history(tmp_path)]
+    assert steps == [
+        ("training", 3), ("validation", 4), ("training", 6), ("validation", 8), ("training", 9),
+        ("training", 10), ("end", 10),
+    ]  # fmt: skip
+    assert points(tmp_path, "training/loss") == points(uninterrupted, "training/loss")
+    assert [step for step, _ in points(tmp_path, "validation/BLEU")] == [4, 8]
+
+
+def test_no_curves_where_they_are_not_wanted(pairs, tmp_path: Path) -> None:
+    settings = replace(SETTINGS, max_updates=1)
+    train(*pairs, settings, tmp_path, quiet=True, tensorboard=False)
+    assert not (tmp_path / "tensorboard").exists()
+    assert [r["kind"] for r in read_history(tmp_path)] == ["training", "end"]
+
+
+def test_what_is_told_about_a_checkpoint(pairs, tmp_path: Path) -> None:
+    train(*pairs, replace(SETTINGS, max_updates=1), tmp_path, quiet=True, about={"recipe": "mine"})
+    assert load_checkpoint(tmp_path).metadata["recipe"] == "mine"
 
 
 def test_samples_and_losses_are_shown(pairs, tmp_path: Path, caplog) -> None:
@@ -266,6 +392,9 @@ def test_a_damaged_state(pairs, tmp_path: Path) -> None:
         ("state.json", '"updates": 1', '"updates": -1'),
         ("state.json", '"last_window": null', '"last_window": NaN'),
         ("state.json", '"last_window": null', '"last_window": "x"'),
+        ("state.json", '"best": null', '"best": {"updates": 1, "score": {}}'),
+        ("state.json", '"best": null', '"best": 3'),
+        ("state.json", '"ends_at": null', '"ends_at": 0.5'),
         ("tokenizer.model", None, "x"),
     ],
 )
@@ -320,7 +449,9 @@ def test_nan_stops_with_its_likely_cause(pairs, tmp_path: Path, changes, advice:
 def test_a_loss_that_stands_still_stops(pairs, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(stall, "STALL_UPDATES", 4)
     settings = replace(SETTINGS, learning_rate=1e-9, bpe_dropout=0.0)
-    with pytest.raises(TrainingError, match=r"the loss stands still: .* learning rate \(1e-09\) is too low"):
+    with pytest.raises(
+        TrainingError, match=r"the loss stands still: .* learning rate \(1e-09\) is too low"
+    ):
         train(*pairs, settings, tmp_path, quiet=True)
 
 
