@@ -73,14 +73,14 @@ def explain(model: nn.Module, failed: FailedUpdate, found: tuple[int, Fault] | N
 def _describe(fault: Fault) -> str:
     module, what = fault.module or "the model", fault.found
     attention = " (scores, softmax, sum of values)" if module.endswith("attention") else ""
-    given = f"the largest number that went in is {fault.largest:.3g}"
+    given = f"; the largest number that went in is {fault.largest:.3g}" if fault.largest else ""
     return {
-        "output": f"{what} in what {module} gives; {given}",
-        "between": f"{what} inside {module}, between its parts{attention}; {given}",
-        "loss": f"{what} in the output projection or the loss, behind the decoder; {given}",
-        "gradient": f"{what} in the gradient that {module} passes back; {given}",
+        "output": f"{what} in what {module} gives{given}",
+        "between": f"{what} inside {module}, between its parts{attention}{given}",
+        "loss": f"{what} in the output projection or the loss, behind the decoder{given}",
+        "gradient": f"{what} in the gradient that {module} passes back{given}",
         "gradient between": f"{what} in the gradient inside {module}, between its parts"
-        f"{attention}; {given}",
+        f"{attention}{given}",
         "weight": f"{what} in the gradient of {module}, while what passes by is finite",
         "norm": f"the norm of all gradients, each finite; the largest is in {module}, "
         f"{fault.largest:.3g}",

@@ -86,12 +86,14 @@ class Plateau:
             return (
                 "source and target lines do not belong together: the model has learnt to continue "
                 "target lines, better than by frequency, and its source makes no difference. "
-                "Look at the corpus: one line too many or too few on one side shifts all behind it"
+                "One line too many or too few on one side shifts all behind it: `python -m model "
+                "check-data` tells where"
             )
         hint = "a longer --warmup or --norm pre" if self.norm == "post" else "or a longer --warmup"
         return (
             f"the learning rate ({self.peak:g}) is too high for {self.norm}-norm: try a third of "
-            f"it, {hint}. Or source and target lines do not belong together: look at the corpus"
+            f"it, {hint}. Or source and target lines do not belong together: `python -m model "
+            "check-data` tells"
         )
 
 

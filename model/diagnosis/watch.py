@@ -200,7 +200,7 @@ class Watch:
             self._say(
                 f"the source makes no difference so far: validation loss {own:.3f}, {other:.3f} "
                 "with the sources of other lines. Probably source and target lines do not belong "
-                "together: look at the corpus"
+                "together: `python -m model check-data` tells where"
             )
 
     def validated(self, updates: int, loss: float) -> None:

@@ -242,6 +242,11 @@ def test_what_does_not_happen_again_is_the_machine(net, redo) -> None:
     assert "Probably the machine: the same update, done again, is finite" in message
 
 
+def test_ids_have_no_magnitude(net, redo) -> None:
+    net.encoder.embedding.tokens.register_forward_hook(overflow())
+    assert "  first: inf in what encoder.embedding.tokens gives\n" in told(net, failed(redo))
+
+
 def test_a_fault_without_rows_says_so(net, redo) -> None:
     fault = Fault(module="x", place="weight", found="inf", largest=1.0, rows=None)
     message = explain(net, failed(redo), (0, fault))

@@ -21,7 +21,7 @@ from model.transformer import Transformer
 VARIANTS = [
     {"norm": "pre"},
     {"norm": "post", "positions": "rotary"},
-    {"positions": "learned", "tying": "none", "activation": "gelu"},
+    {"positions": "learned", "tying": "none", "activation": "gelu", "cross_score": "additive"},
     {"norm": "pre", "attention_dropout": 0.3, "dropout": 0.3},
 ]
 

@@ -11,16 +11,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from support.tiny_batches import random_batch, random_corpus
-from support.tiny_model import random_transformer
+from support.failing_update import fail_on_rank_1, failing_update
+from support.ranks import run_ranks
 
 import model.run
 from model.batching import EncodedCorpus, make_batch
 from model.checkpoint import load_checkpoint
 from model.config import ModelConfig
 from model.corpora import phrases
-from model.diagnosis import early, norms, stall, watch
-from model.diagnosis.watch import Update, Watch
+from model.diagnosis import early, norms, stall
+from model.diagnosis.watch import Watch
 from model.distributed import Ranks
 from model.errors import DataError, TrainingError
 from model.progress import Progress
@@ -200,7 +200,7 @@ def test_notes_on_a_loss_a_norm_and_a_vocabulary(
 ) -> None:
     """What is odd and may be right is told, and training goes on."""
     monkeypatch.setattr(early, "TOO_LOW", 10.0)
-    monkeypatch.setattr(watch, "UNSEEN", 0.0)
+    monkeypatch.setattr("model.diagnosis.watch.UNSEEN", 0.0)
     factors = [1.0]
 
     def change(net: Transformer) -> None:
@@ -259,6 +259,29 @@ def test_frozen_weights_and_a_source_without_use(
     assert caplog.text.count("the source makes no difference so far: validation loss") == 1
 
 
+@pytest.mark.parametrize(
+    ("rate", "factor", "cause"),
+    [
+        (1e-8, 1.0, r"the learning rate \(1e-08\) is too low: no weight can have moved by more"),
+        (1.0, 1.0, r"the learning rate \(1\) is too high for post-norm: try a third of it"),
+        (1e-3, 0.0, r"weights are frozen: encoder.embedding.tokens.weight, encoder.layers.0.self_"),
+    ],
+)
+def test_a_loss_that_stands_still(
+    pairs, tmp_path: Path, plant, monkeypatch, rate: float, factor: float, cause: str
+) -> None:
+    monkeypatch.setattr(stall, "STALL_UPDATES", 5)
+
+    def change(net: Transformer) -> None:
+        for parameter in net.parameters():
+            parameter.register_hook(lambda gradient: gradient * factor)
+
+    plant(change)
+    settings = replace(SETTINGS, max_updates=50, learning_rate=rate, norm="post")
+    with pytest.raises(TrainingError, match=f"the loss stands still: .* Probably {cause}"):
+        train(*pairs, settings, tmp_path, quiet=True)
+
+
 def test_a_right_training_hears_nothing(pairs, tmp_path: Path, caplog) -> None:
     settings = replace(SETTINGS, max_updates=30, validate_every=10)
     with caplog.at_level(logging.WARNING):
@@ -306,39 +329,23 @@ class _FakeRanks(Ranks):
 def test_one_rank_that_found_it_tells(
     rank: int, planted: bool, other_found: bool, tells: bool
 ) -> None:
-    net, corpus = random_transformer().train(), random_corpus()
-    if planted:
-        with torch.no_grad():
-            net.encoder.layers[0].ffn.in_proj.weight.fill_(math.nan)
     ranks = _FakeRanks(rank=rank, size=2, other_found=other_found)
-    looker = Watch(
-        net,
-        torch.optim.Adam(net.parameters()),
-        SETTINGS,
-        bf16=False,
-        pairs=[("a", "b")] * 12,
-        valid_corpus=corpus,
-        guessing_nll=5.0,
-        ranks=ranks,
-        say=print,
-    )
-    update = Update(
-        number=3,
-        epoch=0,
-        corpus=corpus,
-        rows=[corpus.pair_rows[:6]],
-        batches=[random_batch(net.config)],
-        seeds=[1],
-        tokens=50,
-        r_drop=0.0,
-    )
+    watch, update = failing_update(ranks, planted=planted)
     if tells:
-        error = looker.failed(update, nll=math.nan, norm=math.nan, rate=0.1)
+        error = watch.failed(update, nll=math.nan, norm=math.nan, rate=0.1)
         assert "nan in what encoder.layers.0.ffn.in_proj gives" in str(error)
     else:
         with pytest.raises(TrainingError, match="another process has ended"):
-            looker.failed(update, nll=math.nan, norm=math.nan, rate=0.1)
+            watch.failed(update, nll=math.nan, norm=math.nan, rate=0.1)
     assert ranks.asked[0] == planted
+
+
+def test_two_processes_of_which_one_finds_it(tmp_path: Path) -> None:
+    (first, first_said), (second, second_said) = run_ranks(2, fail_on_rank_1, (), tmp_path)
+    assert (first, second) == (1, 1)
+    assert "error: loss nan, gradient norm nan: not finite at update 3" in second_said
+    assert "nan in what encoder.layers.0.ffn.in_proj gives" in second_said
+    assert "error: " not in first_said
 
 
 @pytest.mark.slow
