@@ -8,15 +8,17 @@ Letters: S source tokens (EOS counted), T decoder steps, L layers of a stack, H 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+import copy
+from collections.abc import Sequence
 from dataclasses import dataclass
+from threading import Lock
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from model.attention import MultiHeadAttention
+from model.config import ModelConfig
 from model.errors import ModelError
 from model.transformer import Transformer, banned_mask
 from runtime.backend import FloatArray
@@ -45,95 +47,90 @@ class AttentionMaps:
     decoder: FloatArray
 
 
-@torch.inference_mode()
-def attention_maps(
-    model: Transformer, src_ids: Sequence[int], output_ids: Sequence[int]
-) -> AttentionMaps:
-    """One pass over one pair. src_ids: EOS last; output_ids: without the start token, EOS last
-    where the sentence has ended.
+class AttentionReader:
+    """Passes pairs through a model and keeps its softmax weights. Thread-safe.
 
-    Raises OptionError for more tokens than the model has positions for, or none; ModelError for a
-    model on a GPU, whose attention keeps no weights.
+    It shares the model's weights, but not its modules, and listens to what the attention's dropout
+    is given: that comes from any score function, and neither training nor an exported graph knows
+    of it. Raises ModelError for a model on a GPU, whose attention keeps no weights.
     """
-    config = model.config
-    check_length("source", len(src_ids), config.max_source)
-    check_length("target", len(output_ids), config.max_target)
-    input_ids = (config.special_ids.decoder_start_id, *output_ids[:-1])
-    encoder, decoder = model.encoder.layers, model.decoder.layers
-    with (
-        recording([layer.self_attention for layer in encoder]) as of_encoder,  # type: ignore[misc]
-        recording([layer.self_attention for layer in decoder]) as of_decoder,  # type: ignore[misc]
-        recording([layer.cross_attention for layer in decoder]) as of_cross,  # type: ignore[misc]
-    ):
-        log_probs = _forced_log_probs(model, src_ids, input_ids)  # [T,V]
-    steps = torch.arange(len(output_ids))
-    return AttentionMaps(
-        src_ids=tuple(src_ids),
-        input_ids=input_ids,
-        output_ids=tuple(output_ids),
-        probabilities=log_probs[steps, torch.tensor(output_ids)].exp().numpy(),
-        cross=torch.cat(of_cross).numpy(),
-        encoder=torch.cat(of_encoder).numpy(),
-        decoder=torch.cat(of_decoder).numpy(),
-    )
 
+    def __init__(self, model: Transformer) -> None:
+        device = next(model.parameters()).device
+        if device.type != "cpu":
+            raise ModelError(
+                f"the model is on {device}, whose fused attention keeps no weights; move it to the "
+                "CPU: model.to('cpu')"
+            )
+        shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+        self._model: Transformer = copy.deepcopy(model, shared).eval()
+        self._lock = Lock()
+        self._found: dict[Kind, list[Tensor]] = {"cross": [], "encoder": [], "decoder": []}
+        for layer in self._model.encoder.layers:
+            self._listen(layer.self_attention, "encoder")  # type: ignore[arg-type]
+        for layer in self._model.decoder.layers:
+            self._listen(layer.self_attention, "decoder")  # type: ignore[arg-type]
+            self._listen(layer.cross_attention, "cross")  # type: ignore[arg-type]
 
-@torch.inference_mode()
-def cross_weights(
-    model: Transformer, src_ids: Sequence[int], input_ids: Sequence[int], layer: int
-) -> FloatArray:
-    """float32 [T,S]: the cross-attention of one layer (from 0), averaged over its heads, of steps
-    that read input_ids [T], the start token first. Raises as attention_maps does."""
-    check_length("source", len(src_ids), model.config.max_source)
-    check_length("target", len(input_ids), model.config.max_target)
-    with recording([model.decoder.layers[layer].cross_attention]) as found:  # type: ignore[list-item]
-        _forced_hidden(model, src_ids, input_ids)
-    return found[0][0].mean(dim=0).numpy()
+    @property
+    def config(self) -> ModelConfig:
+        return self._model.config
 
-
-@contextmanager
-def recording(modules: Sequence[MultiHeadAttention]) -> Iterator[list[Tensor]]:
-    """Within it, each call of these modules adds its softmax weights [R,H,Tq,Tk] to the list.
-
-    The weights are what the module's dropout is given, so they come from any score function, and
-    nothing in the model knows of it: neither training nor an exported graph pays.
-    """
-    weights: list[Tensor] = []
-
-    def keep(_: nn.Module, arguments: tuple[Tensor]) -> None:
-        weights.append(arguments[0])
-
-    with ExitStack() as stack:
-        for module in modules:
-            stack.callback(module.dropout.register_forward_pre_hook(keep).remove)
-        yield weights
-
-
-def _forced_log_probs(
-    model: Transformer, src_ids: Sequence[int], input_ids: Sequence[int]
-) -> Tensor:
-    """[T,V] float32, of what each step writes; banned ids are at -inf."""
-    logits = model.project_output(_forced_hidden(model, src_ids, input_ids)[0])
-    return logits.masked_fill(banned_mask(model.config), float("-inf")).log_softmax(dim=-1)
-
-
-def _forced_hidden(model: Transformer, src_ids: Sequence[int], input_ids: Sequence[int]) -> Tensor:
-    """[1,T,D]: teacher forcing on one pair, without dropout."""
-    device = next(model.parameters()).device
-    if device.type != "cpu":
-        raise ModelError(
-            f"the model is on {device}, whose fused attention keeps no weights; move it to the "
-            "CPU: model.to('cpu')"
+    def read(self, src_ids: Sequence[int], output_ids: Sequence[int]) -> AttentionMaps:
+        """src_ids: EOS last; output_ids: without the start token, EOS last where the sentence has
+        ended. Raises OptionError for none, or more than the model has positions for."""
+        input_ids = (self.config.special_ids.decoder_start_id, *output_ids[:-1])
+        hidden, found = self._force(src_ids, input_ids)
+        return AttentionMaps(
+            src_ids=tuple(src_ids),
+            input_ids=input_ids,
+            output_ids=tuple(output_ids),
+            probabilities=self._probabilities(hidden, output_ids),
+            cross=found["cross"],
+            encoder=found["encoder"],
+            decoder=found["decoder"],
         )
-    was_training = model.training
-    model.eval()
-    try:
+
+    def read_cross(self, src_ids: Sequence[int], input_ids: Sequence[int]) -> FloatArray:
+        """float32 [L,T,S]: the cross-attention, averaged over heads, of steps that read input_ids
+        [T], the start token first. Raises OptionError as read does."""
+        weights: FloatArray = self._force(src_ids, input_ids)[1]["cross"].mean(axis=1)
+        return weights
+
+    @torch.inference_mode()
+    def _force(
+        self, src_ids: Sequence[int], input_ids: Sequence[int]
+    ) -> tuple[Tensor, dict[Kind, FloatArray]]:
+        """Teacher forcing: the decoder's output [1,T,D], and all weights, [L,H,Tq,Tk] a kind."""
+        check_length("source", len(src_ids), self.config.max_source)
+        check_length("target", len(input_ids), self.config.max_target)
         source = torch.tensor([list(src_ids)])  # [1,S]
         mask = torch.ones_like(source, dtype=torch.bool)
-        cross = model.encode(source, mask)
-        return model.decoder(torch.tensor([list(input_ids)]), cross, mask)  # type: ignore[no-any-return]
-    finally:
-        model.train(was_training)
+        with self._lock:
+            try:
+                cross = self._model.encode(source, mask)
+                hidden = self._model.decoder(torch.tensor([list(input_ids)]), cross, mask)
+                return hidden, {
+                    kind: torch.cat(weights).numpy() for kind, weights in self._found.items()
+                }
+            finally:
+                for weights in self._found.values():
+                    weights.clear()
+
+    @torch.inference_mode()
+    def _probabilities(self, hidden: Tensor, output_ids: Sequence[int]) -> FloatArray:
+        """hidden [1,T,D], output_ids [T] -> float32 [T]."""
+        logits = self._model.project_output(hidden[0])  # [T,V]
+        logits = logits.masked_fill(banned_mask(self.config), float("-inf"))
+        ids = torch.tensor(list(output_ids)).unsqueeze(1)  # [T,1]
+        probabilities: FloatArray = logits.softmax(dim=-1).gather(1, ids).squeeze(1).numpy()
+        return probabilities
+
+    def _listen(self, attention: MultiHeadAttention, kind: Kind) -> None:
+        def keep(_: nn.Module, arguments: tuple[Tensor]) -> None:
+            self._found[kind].append(arguments[0])  # [1,H,Tq,Tk]
+
+        attention.dropout.register_forward_pre_hook(keep)
 
 
 def check_length(side: str, found: int, limit: int) -> None:

@@ -10,6 +10,8 @@ from typing import Any, get_args
 
 import click
 
+from model.aligned_translation import choose_aligned_format, open_aligning_translator
+from model.attention_cli import attention_command
 from model.config import PRESETS, CrossScore, Norm, Positions
 from model.corpora import phrase_files, phrases
 from model.corpora.files import read_parallel, read_tsv
@@ -25,7 +27,16 @@ from runtime.console import group, set_verbosity
 from runtime.errors import OptionError
 from runtime.stream import choose_format, open_streams, translate_stream
 
-cli = group("model", "Train, translate with and evaluate the eager model.")
+cli = group(
+    "model",
+    "Train, translate with and evaluate the eager model.",
+    lazy={
+        "check-data": (
+            "model.data_check.cli:check_data_command",
+            "Tells what training would fail on, leave out or learn wrong.",
+        )
+    },
+)
 
 _PATH: Any = click.Path(path_type=Path)
 _DEFAULTS = TrainingSettings()
@@ -37,7 +48,10 @@ _SETTINGS: dict[str, tuple[Any, str]] = {
     "decoder_layers": (int, "The preset's if not given; each is paid for at every target token."),
     "norm": (click.Choice(get_args(Norm)), "Where the layer norms stand."),
     "positions": (click.Choice(get_args(Positions)), "How positions are encoded."),
-    "cross_score": (click.Choice(get_args(CrossScore)), "How attention compares target with source."),
+    "cross_score": (
+        click.Choice(get_args(CrossScore)),
+        "How attention compares target with source.",
+    ),
     "dropout": (float, "Of embeddings and sublayers; the preset's if not given."),
     "ffn_dropout": (float, "After the activation."),
     "attention_dropout": (float, "On attention weights."),
@@ -120,15 +134,18 @@ def train_command(
 @click.option("--threads", type=int, help="CPU threads; all cores if not given.")
 @click.option("--batch-tokens", type=int, default=DEFAULT_BATCH_TOKENS, show_default=True, help="Padded source tokens searched at a time.")  # noqa: E501  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+@click.option("--alignment", is_flag=True, help="Add which source word each word comes from: a tab and `0-0 1-2 ...`.")  # noqa: E501  # fmt: skip
 @search_options
 def translate_command(
     checkpoint: Path, source: str, target: str, threads: int | None, batch_tokens: int,
-    as_json: bool, **flags: Any,
+    as_json: bool, alignment: bool, **flags: Any,
 ) -> None:  # fmt: skip
     """Translates lines with PyTorch: one line in, one line out, in order."""
-    with open_translator(checkpoint, threads=threads) as translator:
+    open_it = open_aligning_translator if alignment else open_translator
+    with open_it(checkpoint, threads=threads) as translator:
         options = with_flags(translator.defaults, flags)
-        line_format = choose_format(as_json=as_json, options=options)
+        choose = choose_aligned_format if alignment else choose_format
+        line_format = choose(as_json=as_json, options=options)
         translator.check(options, batch_tokens)
         with open_streams(source, target, sys.stdin, sys.stdout) as (reader, writer):
             translate_stream(
@@ -147,7 +164,7 @@ def corpus_command(target: phrases.Target, pairs: int, seed: int, out: Path) -> 
     click.echo(phrase_files.write(phrases.make(target, pairs, seed=seed), out))
 
 
-for _command in (evaluate_command, tune_search_command):
+for _command in (attention_command, evaluate_command, tune_search_command):
     cli.add_command(_command)
 
 

@@ -15,7 +15,7 @@ from typing import Literal
 
 import numpy as np
 
-from model.attention_maps import AttentionMaps, Kind, attention_maps, check_length
+from model.attention_maps import AttentionMaps, AttentionReader, Kind, check_length
 from model.checkpoint import Checkpoint, load_checkpoint
 from model.translation import open_translator
 from model.words import Words, merge, source_words, target_words
@@ -119,7 +119,7 @@ def make_heatmap(
             output_ids = _search(translator, src_ids, beam_size)
         else:
             output_ids = tokenizer.encode_target(target)
-    found = attention_maps(checkpoint.model, src_ids, output_ids)
+    found = AttentionReader(checkpoint.model).read(src_ids, output_ids)
     return Heatmap(
         source=source,
         target=tokenizer.decode(output_ids) if target is None else replace_surrogates(target),

@@ -98,7 +98,13 @@ def n_best_lines(number: int, translation: Translation) -> str:
 
 
 def json_line(number: int, translation: Translation) -> str:
-    """One object; a score that is no number (nothing could be reached) becomes null."""
+    """One object: json_record."""
+    return json.dumps(json_record(number, translation), ensure_ascii=False)
+
+
+def json_record(number: int, translation: Translation) -> dict[str, Any]:
+    """What `--json` tells of a line; a score that is no number (nothing could be reached) becomes
+    null."""
     hypotheses: list[dict[str, Any]] = [
         {
             "text": found.text,
@@ -108,8 +114,7 @@ def json_line(number: int, translation: Translation) -> str:
         }
         for found in translation.hypotheses
     ]
-    record = {"line": number, "truncated": translation.truncated, "hypotheses": hypotheses}
-    return json.dumps(record, ensure_ascii=False)
+    return {"line": number, "truncated": translation.truncated, "hypotheses": hypotheses}
 
 
 @contextmanager
