@@ -63,13 +63,13 @@ def bare(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory / "bin"
 
 
-def test_wheel_holds_every_module_and_page_and_no_tests(wheel: Path) -> None:
+def test_wheel_holds_every_module_page_and_recipe_and_no_tests(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     modules = {
         file.as_posix()
         for file in tracked_files()
         if file.parts[0] in PACKAGES
-        and (file.suffix in (".py", ".html", ".css", ".js") or file.name == "py.typed")
+        and (file.suffix in (".py", ".html", ".css", ".js", ".toml") or file.name == "py.typed")
     }
     assert modules <= names
     assert {f"{package}/py.typed" for package in PACKAGES} <= names

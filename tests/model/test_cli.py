@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from model.cli import _SETTINGS
+from model.checkpoint import load_checkpoint
 from model.corpora import phrase_files
 from model.settings import TrainingSettings
+from model.training_cli import SETTINGS
 from runtime.console import run
 
 TRAIN = ["--vocab-size", "400", "--max-updates", "2", "--warmup", "1", "--batch-tokens", "64"]
-TRAIN += ["--average", "1"]
+TRAIN += ["--average", "1", "--valid-lines", "5"]
 
 
 def call(*arguments: str | Path) -> int:
@@ -65,6 +66,55 @@ def test_train_on_tsv(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
     assert capsys.readouterr().err == ""
 
 
+RECIPE = """
+title = "Phrases"
+[data]
+train = ["train.src", "train.tgt"]
+valid = ["valid.src", "valid.tgt"]
+test = ["test.src", "test.tgt"]
+where = "python -m model corpus"
+licence = "Unicode"
+[search]
+beam_size = 2
+[settings]
+vocab_size = 400
+warmup = 1
+max_updates = 500
+batch_tokens = 64
+valid_lines = 5
+"""
+
+
+def test_train_by_recipe(corpus: Path, tmp_path: Path, capsys) -> None:
+    (tmp_path / "phrases.toml").write_text(RECIPE)
+    arguments = ["train", "--recipe", tmp_path / "phrases.toml", "--out", tmp_path / "out"]
+    flags = ["--max-updates", "2", "--no-tensorboard"]
+    assert call(*arguments, "--data", corpus, *flags) == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["updates"] == 2
+    assert f"to score it: python -m model evaluate --checkpoint {tmp_path / 'out'}" in captured.err
+    assert captured.err.rstrip().endswith(f"--src {corpus}/test.src --ref {corpus}/test.tgt")
+    assert not (tmp_path / "out" / "tensorboard").exists()
+    metadata = load_checkpoint(tmp_path / "out").metadata
+    assert metadata["recipe"] == "phrases"
+    assert metadata["search_defaults"] == {"beam_size": 2, "length_penalty": 1.0}
+    settings = TrainingSettings(
+        vocab_size=400, warmup=1, max_updates=2, batch_tokens=64, valid_lines=5
+    )
+    assert metadata["settings"] == settings.to_json()
+    assert call(*arguments, "--force") == 2
+    assert "or --train-tsv, or --recipe and --data" in capsys.readouterr().err
+    assert call(*arguments, "--force", "--data", tmp_path) == 1
+    assert "lacks train.src (or train.src.gz) and train.tgt" in capsys.readouterr().err
+
+
+def test_recipes_are_listed(capsys) -> None:
+    assert call("recipes") == 0
+    listed = capsys.readouterr().out
+    for name in ("multi30k-en-de", "multi30k-en-fr", "tatoeba-en-zh"):
+        assert f"{name}: " in listed
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "text"),
     [
@@ -98,7 +148,7 @@ def test_train_says_what_is_wrong(
 
 
 def test_every_setting_has_a_flag() -> None:
-    assert list(_SETTINGS) == [field.name for field in dataclasses.fields(TrainingSettings)]
+    assert list(SETTINGS) == [field.name for field in dataclasses.fields(TrainingSettings)]
 
 
 def test_translate_one_line_in_one_line_out(random_checkpoint: Path, tmp_path: Path) -> None:
@@ -146,6 +196,6 @@ def test_translate_says_what_is_wrong(
 
 
 def test_help_is_there_for_every_command(capsys: pytest.CaptureFixture[str]) -> None:
-    for command in ("train", "translate", "evaluate", "tune-search", "corpus"):
+    for command in ("train", "recipes", "translate", "evaluate", "tune-search", "corpus"):
         assert call(command, "--help") == 0
         assert "Usage: python -m model " + command in capsys.readouterr().out
