@@ -28,6 +28,6 @@ class LossHistory:
         return (
             f"the validation loss has not fallen since update {at} ({best:.3f} then, {valid:.3f} "
             f"now), while the training loss fell from {then:.3f} to {train:.3f}: the model learns "
-            "its lines by heart. Raise --dropout, try --bpe-dropout 0.1 or --r-drop 1, train for "
-            "fewer updates or with more lines, or a smaller preset"
+            "its lines by heart. If BLEU does not rise either: raise --dropout, try --bpe-dropout "
+            "0.1, --r-drop 1, more lines or a smaller preset, and --patience to end in time"
         )

@@ -15,6 +15,7 @@ from support.failing_update import fail_on_rank_1, failing_update
 from support.ranks import run_ranks
 
 import model.run
+import model.validation
 from model.batching import EncodedCorpus, make_batch
 from model.checkpoint import load_checkpoint
 from model.config import ModelConfig
@@ -222,7 +223,7 @@ def test_notes_on_a_loss_a_norm_and_a_vocabulary(
 def test_notes_of_a_validation(pairs, tmp_path: Path, plant, monkeypatch, caplog) -> None:
     """Losses that part, layers without a gradient, dead heads."""
     losses = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
-    monkeypatch.setattr(model.run, "validation_loss", lambda *_: losses.pop(0))
+    monkeypatch.setattr(model.validation, "validation_loss", lambda *_, **__: losses.pop(0))
     monkeypatch.setattr(norms, "VANISHED", 10.0)
 
     @torch.no_grad()
