@@ -158,10 +158,10 @@ def join_ranks(device: torch.device = _CPU) -> Iterator[Ranks]:
     try:
         yield ranks
     except BaseException as error:
-        if not _is_first_to_tell(store):
-            time.sleep(LAST_WORD_SECONDS)
-            raise SystemExit(getattr(error, "exit_code", 1)) from None
-        raise
+        if _is_first_to_tell(store) or isinstance(error, KeyboardInterrupt):
+            raise
+        time.sleep(LAST_WORD_SECONDS)
+        raise SystemExit(getattr(error, "exit_code", 1)) from None
     finally:
         dist.destroy_process_group()
 

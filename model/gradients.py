@@ -85,5 +85,5 @@ class GradientWorkers:
         return sum(self._ranks.gather(nlls, all_batches)) / all_tokens
 
     def close(self) -> None:
-        self._pool.shutdown()
+        self._pool.shutdown(cancel_futures=True)
         torch.set_num_threads(self._threads_before)

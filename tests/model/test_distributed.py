@@ -1,15 +1,27 @@
 from __future__ import annotations
 
+import json
+import os
 import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 from support import rank_jobs
-from support.ranks import run_ranks
+from support.ranks import run_ranks, start_ranks
+from support.training_cli import Pairs, small_corpus, train_arguments
 
 from model.distributed import ALONE, join_ranks
 from model.errors import ConfigError
+from model.progress import Progress
+from model.settings import TrainingSettings
+from model.training import train
+from model.training_state import has_state, load_state
 
 
 def test_ranks_get_what_one_process_has(tmp_path: Path) -> None:
@@ -63,3 +75,142 @@ def test_ranks_that_cannot_find_each_other(monkeypatch: pytest.MonkeyPatch, size
         join_ranks(),
     ):
         pass
+
+
+# An update has 3 batches and an epoch 22, so that its last update has one, for one process.
+SETTINGS = TrainingSettings(
+    vocab_size=320,
+    max_updates=15,
+    max_minutes=1000.0,
+    warmup=4,
+    batch_tokens=128,
+    accumulation=3,
+    save_every=4,
+    validate_every=6,
+    average=2,
+    dropout=0.1,
+    r_drop=2.0,
+    r_drop_from=0.5,
+)
+
+
+@pytest.fixture(scope="module")
+def corpus() -> tuple[Pairs, Pairs]:
+    return small_corpus(train=120)
+
+
+@pytest.fixture(scope="module")
+def alone(corpus, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The training of one process."""
+    out: Path = tmp_path_factory.mktemp("alone") / "out"
+    train(*corpus, SETTINGS, out, quiet=True, threads=1)
+    return out
+
+
+def check_equal(out: Path, expected: Path) -> None:
+    """Bit for bit: weights, averages, Adam's moments, and the sum of all losses."""
+    for name in ("manifest.json", "model.safetensors", "training/state.safetensors"):
+        assert (out / name).read_bytes() == (expected / name).read_bytes(), name
+    positions = [load_state(path).position for path in (out, expected)]
+    assert positions[0].window_nll == positions[1].window_nll
+    assert replace(positions[0], seconds=0.0) == replace(positions[1], seconds=0.0)
+
+
+@pytest.mark.parametrize(("size", "planted"), [(2, "fast clock"), (3, "")])
+def test_several_processes_train_what_one_trains(
+    corpus, alone: Path, tmp_path: Path, size: int, planted: str
+) -> None:
+    """Also where the clock of another rank than the first is wrong."""
+    arguments = train_arguments(corpus, SETTINGS, tmp_path, tmp_path / "out")
+    ended = run_ranks(size, rank_jobs.train, (arguments, planted), tmp_path)
+    assert [code for code, _ in ended] == [0] * size
+    check_equal(tmp_path / "out", alone)
+    (_, first), *others = ended
+    assert "update 12, epoch 2: validation loss" in first
+    assert first.count('"updates": 15') == 1
+    assert ("2 processes share 3 batches an update" in first) == (size == 2)
+    assert all(not text for _, text in others)
+
+
+def test_another_number_of_processes_goes_on(corpus, alone: Path, tmp_path: Path) -> None:
+    """Ctrl-C after update 4, of two processes; one goes on."""
+    out = tmp_path / "out"
+    arguments = train_arguments(corpus, SETTINGS, tmp_path, out)
+    ranks = start_ranks(2, rank_jobs.train, (arguments, ""), tmp_path)
+    while not has_state(out) and all(rank.process.is_alive() for rank in ranks):
+        time.sleep(0.01)
+    for rank in ranks:
+        os.kill(rank.process.pid, signal.SIGINT)
+    (first, text), (second, nothing) = (rank.finish() for rank in ranks)
+    assert (first, second) == (130, 130)
+    assert text.count("stopped; --resume goes on after update") == 1
+    assert "error" not in text + nothing
+    train(*corpus, SETTINGS, out, resume=True, quiet=True, threads=1)
+    check_equal(out, alone)
+
+
+def test_several_go_on_where_one_was_killed(
+    corpus, alone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Killed(BaseException):
+        pass
+
+    def killed(_: Progress, done: int, *__: float) -> None:
+        if done == 6:
+            raise Killed
+
+    out = tmp_path / "out"
+    with monkeypatch.context() as patch:
+        patch.setattr(Progress, "update", killed)
+        with pytest.raises(Killed):
+            train(*corpus, SETTINGS, out, quiet=True, threads=1)
+    arguments = [*train_arguments(corpus, SETTINGS, tmp_path, out), "--resume"]
+    ended = run_ranks(2, rank_jobs.train, (arguments, ""), tmp_path)
+    assert [code for code, _ in ended] == [0, 0]
+    assert "going on after update 4" in ended[0][1]
+    check_equal(out, alone)
+
+
+@pytest.mark.parametrize(
+    ("more", "planted", "said", "codes"),
+    [
+        ([], "an error", "internal error: RuntimeError: planted", (1, 1)),
+        ([], "other weights", "error: the 2 processes of this training have different w", (1, 1)),
+        (["--train-tsv", "missing.tsv"], "", "error: missing.tsv does not exist", (1, 1)),
+        (["--accumulation", "1"], "", "error: 2 processes share the batches of an upda", (2, 2)),
+        (["--warmup", "0"], "", "error: warmup is 0; expected", (2, 2)),
+    ],
+)
+def test_an_error_is_told_once_and_ends_all(
+    corpus, tmp_path: Path, more: list[str], planted: str, said: str, codes: tuple[int, int]
+) -> None:
+    arguments = train_arguments(corpus, SETTINGS, tmp_path, tmp_path / "out") + more
+    ended = run_ranks(2, rank_jobs.train, (arguments, planted), tmp_path)
+    text = "".join(text for _, text in ended)
+    assert said in text
+    assert text.count("error: ") == 1
+    assert tuple(code for code, _ in ended) == codes
+
+
+@pytest.mark.slow  # torchrun takes its time to start
+def test_torchrun_starts_again_what_was_killed(corpus, alone: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    launcher += ["--nproc-per-node", "2", "--max-restarts", "1", "-m", "model"]
+    arguments = [*train_arguments(corpus, SETTINGS, tmp_path, out), "--resume"]
+    with subprocess.Popen(
+        [*launcher, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        while process.poll() is None and not has_state(out):
+            time.sleep(0.01)
+        second = [
+            child
+            for child in psutil.Process(process.pid).children(recursive=True)
+            if child.environ().get("RANK") == "1"
+        ]
+        second[0].kill()
+        stdout, stderr = process.communicate()
+    assert process.returncode == 0, stderr
+    assert "going on after update" in stderr
+    assert json.loads(stdout)["updates"] == 15
+    check_equal(out, alone)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Sequence
+from unittest import mock
 
 import click
 import torch
 
+import model.gradients
+import model.run
 from model.distributed import ALONE, join_ranks
 from model.errors import TrainingError
 from runtime.console import run
@@ -53,3 +57,21 @@ def fail(how: str) -> int:
             ranks.share("not all are there")
 
     return run(command, [])
+
+
+def train(arguments: Sequence[str], planted: str) -> int:
+    """`python -m model ...`; what is planted goes wrong on rank 1 alone -> exit code."""
+    if os.environ["RANK"] == "1" and planted:
+        _plant(planted)
+    return run("model.cli:cli", arguments)
+
+
+def _plant(what: str) -> None:
+    if what == "fast clock":
+        mock.patch.object(model.run.Run, "seconds", 1e9).start()
+    elif what == "other weights":
+        mock.patch.object(model.run, "weights_sha256", return_value="other").start()
+    else:
+        failing = mock.Mock(wraps=model.gradients.token_loss)
+        failing.side_effect = [mock.DEFAULT] * 4 + [RuntimeError("planted")]
+        mock.patch.object(model.gradients, "token_loss", failing).start()
