@@ -171,6 +171,9 @@ def _connect(device: torch.device) -> tuple[Any, Ranks]:
     backend = "gloo" if device.type == "cpu" else f"cpu:gloo,{device.type}:nccl"
     try:
         store, rank, size = next(rendezvous("env://", timeout=JOIN_TIMEOUT))
+        # torchrun --max-restarts keeps its store, with the addresses of the ranks that are gone.
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        store = dist.PrefixStore(f"leanseq/attempt-{attempt}", store)  # type: ignore[attr-defined]
         dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=TIMEOUT)
     except (RuntimeError, ValueError) as error:
         raise ConfigError(
@@ -183,7 +186,7 @@ def _connect(device: torch.device) -> tuple[Any, Ranks]:
 
 def _is_first_to_tell(store: Any) -> bool:
     try:
-        return bool(store.add("leanseq/errors", 1) == 1)
+        return bool(store.add("errors", 1) == 1)
     except RuntimeError:  # whoever held the store is gone; better twice than never
         return True
 

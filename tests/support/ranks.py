@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import socket
 import sys
 from collections.abc import Callable, Sequence
@@ -73,6 +74,7 @@ def _run(
     descriptor = os.open(printed, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     for standard in (1, 2):
         os.dup2(descriptor, standard)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's `&` ignores it
     torch.set_num_threads(1)
     distributed.LAST_WORD_SECONDS = 0.5  # nobody ends the ranks here
     code = target(*arguments)
