@@ -33,7 +33,7 @@ class Curves:
 
     @classmethod
     def open(cls, directory: Path) -> Curves | None:
-        """Removes the event files that are there. None where TensorBoard is not installed."""
+        """Removes the event files that are there. None, and why is told, without new ones."""
         remove_curves(directory)
         try:
             from torch.utils.tensorboard import SummaryWriter
@@ -42,8 +42,16 @@ class Curves:
                 "no curves for TensorBoard, which is not installed: pip install 'leanseq[train]'"
             )
             return None
-        # purge_step tells a TensorBoard that is looking on to forget what it saw before.
-        return cls(SummaryWriter(str(directory / FOLDER), purge_step=0))
+        try:
+            # purge_step tells a TensorBoard that is looking on to forget what it saw before.
+            return cls(SummaryWriter(str(directory / FOLDER), purge_step=0))
+        except OSError as error:
+            _log.warning(
+                "no curves for TensorBoard, since %s cannot be written: %s",
+                directory / FOLDER,
+                error.strerror or error,
+            )
+            return None
 
     def draw(self, record: Mapping[str, Any]) -> None:
         """One record of model.history."""

@@ -7,7 +7,8 @@ training, across resumes), and, by its `kind`:
                 learning_rate (of the last update), tokens_per_second (target tokens, without
                 validations and saves), epoch (with fractions)
     validation  valid_loss, valid_bleu, valid_bleu_lc, samples
-    end         candidates and which of them was chosen (model.selection)
+    end         candidates and which of them was chosen (model.selection); valid_loss, valid_bleu
+                and valid_bleu_lc of the last weights
 
 A training that is killed and goes on drops what it wrote after its last save, and writes it again.
 """

@@ -81,8 +81,9 @@ class Reporter:
     ) -> None:
         """scored: all candidates; best: the one that was written. num_lines: of the validation."""
         if self._history is not None:
-            found = [one.to_json() for one in scored]
-            self._history.add("end", position.updates, seconds, chosen=best.name, candidates=found)
+            last = next(one for one in scored if one.updates == (position.updates,))
+            values = {"chosen": best.name, "candidates": [one.to_json() for one in scored]}
+            self._history.add("end", position.updates, seconds, **last.score.to_json(), **values)
         self._progress.say(
             "training done: %d updates, %d epochs, %.1f minutes; %d validation lines, greedily:",
             position.updates,

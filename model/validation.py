@@ -5,6 +5,7 @@ Both are computed batch by batch, a core each, and do not depend on how many cor
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ import torch
 from model.batching import EncodedCorpus, make_batch
 from model.best import Score
 from model.eager import EagerBackend, special_token_ids
+from model.errors import TrainingError
 from model.evaluation import evaluate, make_metrics
 from model.loss import token_loss
 from model.samples import spread
@@ -85,8 +87,14 @@ class Validator:
         return len(self._lines)
 
     def validate(self, model: Transformer) -> Validation:
-        """Leaves the model in eval mode."""
+        """Leaves the model in eval mode. Raises TrainingError for a loss that is not finite."""
         loss = validation_loss(model, self._corpus, self._batch_tokens, threads=self._threads)
+        if not math.isfinite(loss):
+            raise TrainingError(
+                f"the validation loss is {loss}: the model computes no numbers for lines that it "
+                "was not trained on. Probably the learning rate is too high: halve it, or lengthen "
+                "--warmup. The state of the last save is kept"
+            )
         translations = self._translate(model)
         found = evaluate(translations, self._references)
         return Validation(

@@ -73,6 +73,14 @@ def test_without_tensorboard_there_is_a_history_only(tmp_path: Path, monkeypatch
     assert len(read_history(tmp_path)) == 3
 
 
+def test_curves_that_cannot_be_written_do_not_stop_a_training(tmp_path: Path, caplog) -> None:
+    (tmp_path / "tensorboard").write_text("in the way")
+    write(tmp_path, to=1)
+    assert "no curves for TensorBoard, since " in caplog.text
+    assert "tensorboard cannot be written: " in caplog.text
+    assert len(read_history(tmp_path)) == 3
+
+
 def test_a_line_that_was_cut_short_is_left_out(tmp_path: Path) -> None:
     write(tmp_path, to=2, tensorboard=False)
     path = tmp_path / "training" / "history.jsonl"

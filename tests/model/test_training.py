@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import signal
@@ -8,6 +9,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -273,7 +275,7 @@ def test_history_and_curves_after_kills_are_those_of_a_run_never_killed(
         ("training", 10), ("end", 10),
     ]  # fmt: skip
     assert points(tmp_path, "training/loss") == points(uninterrupted, "training/loss")
-    assert [step for step, _ in points(tmp_path, "validation/BLEU")] == [4, 8]
+    assert [step for step, _ in points(tmp_path, "validation/BLEU")] == [4, 8, 10]
 
 
 def test_no_curves_where_they_are_not_wanted(pairs, tmp_path: Path) -> None:
@@ -303,10 +305,14 @@ def test_an_end_within_the_warm_up_is_told(pairs, tmp_path: Path, caplog, update
     assert told == (updates == 3)
 
 
-def test_minutes_end_a_training_too(pairs, tmp_path: Path) -> None:
-    settings = replace(SETTINGS, max_updates=100_000, max_minutes=0.02, validate_every=1000)
+def test_minutes_end_a_training_too(pairs, tmp_path: Path, monkeypatch) -> None:
+    seconds = itertools.count()  # one more each time the clock is looked at
+    clock = SimpleNamespace(monotonic=lambda: float(next(seconds)))
+    monkeypatch.setattr(model.run, "time", clock)
+    settings = replace(SETTINGS, max_updates=100_000, max_minutes=0.5, validate_every=1000)
     result = train(*pairs, settings, tmp_path, quiet=True)
-    assert 0 < result.updates < 1000
+    assert 2 < result.updates < 30
+    assert 30 <= result.seconds < 50
 
 
 def test_accumulated_batches_are_one_update(pairs, tmp_path: Path) -> None:

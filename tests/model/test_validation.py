@@ -9,6 +9,7 @@ from support.tiny_tokenizer import tiny_tokenizer
 
 from model.batching import encode_corpus
 from model.eager import EagerBackend, special_token_ids
+from model.errors import TrainingError
 from model.evaluation import evaluate
 from model.validation import Validator, validation_loss
 from runtime.errors import MissingExtraError
@@ -95,3 +96,11 @@ def test_equal_sources_are_one_with_several_references() -> None:
     assert found.score.bleu == expected.bleu.score
     assert found.signature == expected.bleu.signature
     assert found.samples[0].references == ("die Katze", "Katze")
+
+
+def test_a_loss_that_is_not_finite() -> None:
+    transformer = random_transformer()
+    with torch.no_grad():
+        transformer.output_weight.fill_(float("inf"))
+    with pytest.raises(TrainingError, match=r"the validation loss is nan: .* learning rate is too"):
+        validator().validate(transformer)
