@@ -42,6 +42,7 @@ def save_graph(
     weights = frozenset(model.graph.initializers)
     _fold(model)
     _shorten(model.graph)
+    _separate_outputs(model.graph)
     _share_constants(model, weights)
     _name_borders(model.graph, inputs, outputs)
     _name_nodes(model.graph)
@@ -89,6 +90,19 @@ def _shorten(graph: ir.Graph) -> None:
     for _ in range(2):
         passes.CommonSubexpressionEliminationPass()(ir.Model(graph, ir_version=10))
         passes.RemoveUnusedNodesPass()(ir.Model(graph, ir_version=10))
+
+
+def _separate_outputs(graph: ir.Graph) -> None:
+    """Each output is a value of its own. Layers that project nothing have the same cross keys, and
+    equal values have become one."""
+    seen: set[int] = set()
+    for index, value in enumerate(graph.outputs):
+        if id(value) in seen:
+            node = ir.node("Identity", [value])
+            node.outputs[0].type, node.outputs[0].shape = value.type, value.shape
+            graph.append(node)
+            graph.outputs[index] = node.outputs[0]
+        seen.add(id(value))
 
 
 def _bypass_index_casts(graph: ir.Graph, node: ir.Node) -> None:
