@@ -68,9 +68,11 @@
     const layer = fill("layer", numbered(map.layers), wanted.layer);
     const head = fill("head", numbered(map.heads), wanted.head);
     shown = { map, weights: select(map, layer, head) };
-    document.getElementById("meaning").textContent = data.kinds[kind].meaning;
-    table.setAttribute("aria-label", data.kinds[kind].label);
-    draw(kind === "decoder" && units === "subwords");
+    const causal = kind === "decoder" && units === "subwords"; // a word may be read in part
+    const { label: name, meaning, unseen } = data.kinds[kind];
+    document.getElementById("meaning").textContent = causal ? `${meaning} ${unseen}` : meaning;
+    table.setAttribute("aria-label", name);
+    draw(causal);
     history.replaceState(null, "", "#" + new URLSearchParams({ kind, layer, head, units }));
   }
 

@@ -35,7 +35,8 @@ _KINDS: dict[Kind, dict[str, str]] = {
     "decoder": {
         "label": "decoder self-attention",
         "meaning": "Where the decoder looks in what it has read so far (columns) while it writes "
-        "each row. Hatched: not written yet.",
+        "each row.",
+        "unseen": "Hatched: not read yet.",
     },
 }
 

@@ -71,8 +71,8 @@ def source_words(tokenizer: Tokenizer, text: str) -> Words:
     read = normalize_source(text)
     owners = [-1] * len(read)  # of each character, its word
     place = 0
-    for index, word in enumerate(words):
-        # Beside another word, since a line of nothing but invisible characters is no line.
+    for index, word in enumerate(words if read else ()):
+        # Beside another word: alone, invisible characters would be no line.
         *normalized, _ = normalize_source(f"{word} .").split(" ")
         place += read.startswith(" ", place)
         for part in normalized:
