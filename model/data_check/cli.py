@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -13,10 +14,11 @@ from model.checkpoint import load_checkpoint
 from model.config import PRESETS
 from model.data_check import fix as fixing
 from model.data_check.checking import CheckOptions, check
-from model.data_check.kinds import DROPPABLE, DROPPED, SPLITS
+from model.data_check.kinds import DROPPABLE, DROPPED
 from model.data_check.reading import SplitFiles
 from model.data_check.report import Report
 from model.errors import DataError
+from model.recipe import SPLITS, Recipe, load_recipe
 from model.settings import TrainingSettings
 from runtime.console import Command
 from runtime.errors import OptionError
@@ -43,12 +45,14 @@ def _kinds(name: str, choices: tuple[str, ...], text: str) -> Callable[[Any], An
 
 
 @click.command("check-data", cls=Command)
+@click.option("--recipe", "recipe_name", help="Checks a recipe's files, with its settings.")
+@click.option("--data", type=_PATH, help="Directory that holds the recipe's files.")
 @_file_options
 @click.option("--checkpoint", type=_PATH, help="Checks with its tokenizer and limits.")
 @click.option("--tokenizer", "model_file", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="Checks with this SentencePiece model.")  # noqa: E501  # fmt: skip
-@click.option("--preset", type=click.Choice(list(PRESETS)), default=TrainingSettings.preset, show_default=True, help="Whose vocabulary size training would take.")  # noqa: E501  # fmt: skip
-@click.option("--vocab-size", type=click.IntRange(min=1), help="Pieces that training would be told to make; the preset's if not given.")  # noqa: E501  # fmt: skip
-@click.option("--max-source", type=click.IntRange(min=1), help="Most tokens of a source line; the checkpoint's, or 256.")  # noqa: E501  # fmt: skip
+@click.option("--preset", type=click.Choice(list(PRESETS)), help="Whose vocabulary size training would take; the recipe's, or tiny, if not given.")  # noqa: E501  # fmt: skip
+@click.option("--vocab-size", type=click.IntRange(min=1), help="Pieces that training would be told to make; the recipe's or the preset's if not given.")  # noqa: E501  # fmt: skip
+@click.option("--max-source", type=click.IntRange(min=1), help="Most tokens of a source line; the checkpoint's, the recipe's, or 256.")  # noqa: E501  # fmt: skip
 @click.option("--max-target", type=click.IntRange(min=1), help="Most tokens of a target line.")
 @click.option("--fix", is_flag=True, help="Writes a cleaned copy of the files, and the report.")
 @click.option("--out", type=_PATH, help="Directory for that copy.")
@@ -59,7 +63,8 @@ def _kinds(name: str, choices: tuple[str, ...], text: str) -> Callable[[Any], An
 @click.option("--strict", is_flag=True, help="Exit code 1 for warnings too.")
 @click.option("--json", "as_json", is_flag=True, help="The report as JSON.")
 def check_data_command(
-    checkpoint: Path | None, model_file: Path | None, preset: str, vocab_size: int | None,
+    recipe_name: str | None, data: Path | None, checkpoint: Path | None,
+    model_file: Path | None, preset: str | None, vocab_size: int | None,
     max_source: int | None, max_target: int | None, fix: bool, out: Path | None,
     drop: tuple[str, ...], keep: tuple[str, ...], mend: tuple[str, ...], examples: int,
     strict: bool, as_json: bool, **files: Path | None,
@@ -69,8 +74,10 @@ def check_data_command(
     Exit code 0: training can run, whatever else was found. 1: it would fail, or --strict and there
     are warnings; with --fix, the cleaned copy is what is judged.
     """
-    splits = _splits(files)
-    options = _options(checkpoint, model_file, preset, vocab_size, max_source, max_target, examples)
+    recipe = None if recipe_name is None else load_recipe(recipe_name)
+    splits = _splits(files, recipe, data)
+    settings = _settings(recipe, preset, vocab_size)
+    options = _options(checkpoint, model_file, settings, max_source, max_target, examples)
     fix_options = _fix_options(fix, out, drop, keep, mend, splits)
     report = check(splits, options)
     record = report.to_json()
@@ -88,8 +95,13 @@ def check_data_command(
     _judge(report, fix_options, strict=strict)
 
 
-def _splits(files: Mapping[str, Path | None]) -> list[SplitFiles]:
-    """Those that are given, train first. Raises OptionError for half of one, or none at all."""
+def _splits(
+    files: Mapping[str, Path | None], recipe: Recipe | None, data: Path | None
+) -> list[SplitFiles]:
+    """Those that are given, or the recipe's that are not, train first. Raises OptionError for half
+    of one, or none at all, DataError where a recipe's file is missing."""
+    if (recipe is None) != (data is None):
+        raise OptionError("--recipe and --data go together: give both, or neither")
     splits = []
     for split in SPLITS:
         src, tgt, tsv = (files[f"{split}_{ending}"] for ending in ("src", "tgt", "tsv"))
@@ -99,20 +111,34 @@ def _splits(files: Mapping[str, Path | None]) -> list[SplitFiles]:
             splits.append(SplitFiles(split=split, source=src, target=tgt))
         elif (src, tgt, tsv) != (None, None, None):
             raise OptionError(f"give either --{split}-src and --{split}-tgt, or --{split}-tsv")
+        elif recipe is not None and data is not None:
+            found = recipe.find(split, data)
+            target = found[1] if len(found) > 1 else None
+            splits.append(SplitFiles(split=split, source=found[0], target=target))
     if not splits:
         raise OptionError("no file is given; give --train-src and --train-tgt, or --train-tsv")
     return splits
 
 
+def _settings(
+    recipe: Recipe | None, preset: str | None, vocab_size: int | None
+) -> TrainingSettings:
+    """What training would be told."""
+    given = {"preset": preset, "vocab_size": vocab_size}
+    return dataclasses.replace(
+        TrainingSettings() if recipe is None else recipe.settings,
+        **{name: value for name, value in given.items() if value is not None},
+    )
+
+
 def _options(
-    checkpoint: Path | None, model_file: Path | None, preset: str, vocab_size: int | None,
+    checkpoint: Path | None, model_file: Path | None, settings: TrainingSettings,
     max_source: int | None, max_target: int | None, examples: int,
 ) -> CheckOptions:  # fmt: skip
     """What to check with. Raises OptionError for two tokenizers, CheckpointError and TextError for
     one that can't be used."""
     if checkpoint is not None and model_file is not None:
         raise OptionError("give either --checkpoint or --tokenizer")
-    settings = TrainingSettings(preset=preset, vocab_size=vocab_size)
     limits = settings.max_source, settings.max_target
     tokenizer, name = None, ""
     if checkpoint is not None:

@@ -15,11 +15,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, cast
 
-from model.data_check.kinds import CANNOT_BE_TRAINED_ON, DROPPABLE, DROPPED, Split
+from model.data_check.kinds import CANNOT_BE_TRAINED_ON, DROPPABLE, DROPPED
 from model.data_check.reading import GZIP, Row, SplitFiles, SplitReader
 from model.data_check.report import FORMAT, Report, SplitReport, ranges, show_ranges
 from model.data_check.texts import drop_controls, plain_spaces, shown, unescape
 from model.errors import DataError
+from model.recipe import Split
 from runtime.directory import recover, replace_directory
 from runtime.errors import OptionError
 

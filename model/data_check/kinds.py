@@ -7,9 +7,6 @@ from typing import Literal
 
 Severity = Literal["error", "warning", "note"]
 Side = Literal["source", "target"]
-Split = Literal["train", "valid", "test"]
-
-SPLITS: tuple[Split, ...] = ("train", "valid", "test")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,8 +16,9 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from model.data_check.kinds import Side, Split
+from model.data_check.kinds import Side
 from model.errors import DataError
+from model.recipe import Split
 
 GZIP = b"\x1f\x8b"
 _BOM = b"\xef\xbb\xbf"

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from model.data_check.characters import MissingCharacter
-from model.data_check.kinds import KINDS, Severity, Side, Split
+from model.data_check.kinds import KINDS, Severity, Side
 from model.data_check.texts import shown
+from model.recipe import Split
 from runtime.version import __version__
 
 FORMAT = "leanseq-data-check"
@@ -211,11 +212,15 @@ def _render_finding(finding: Finding, split: SplitReport) -> list[str]:
 def _render_characters(missing: Sequence[MissingCharacter]) -> list[str]:
     lines = []
     for each in missing[:_SHOWN_CHARACTERS]:
-        seen = "" if each.in_train is None else f", {each.in_train:,} times in train"
+        seen = "" if each.in_train is None else f", {_times(each.in_train)} in train"
         lines.append(
-            f"{_INDENT}{shown(each.char)} {each.name}: {each.count:,} times{seen}, first in line "
+            f"{_INDENT}{shown(each.char)} {each.name}: {_times(each.count)}{seen}; first in line "
             f"{each.line}; spelt as {each.spelling}"
         )
     if len(missing) > _SHOWN_CHARACTERS:
         lines.append(f"{_INDENT}and {len(missing) - _SHOWN_CHARACTERS:,} more")
     return lines
+
+
+def _times(count: int) -> str:
+    return {0: "never", 1: "once"}.get(count, f"{count:,} times")

@@ -149,14 +149,14 @@ _ASCII_LETTER = re.compile("[A-Za-z]")
 def script_of(text: str) -> str:
     """The script of more than half of the letters, by its name in Unicode ("LATIN"); "" for none.
 
-    Chinese and Japanese count as one.
+    Chinese and Japanese count as one, and each of their characters as three letters.
     """
     if text.isascii():
         return "LATIN" if _ASCII_LETTER.search(text) else ""
     counts: dict[str, int] = {}
     for char in text:
         if script := _script(char):
-            counts[script] = counts.get(script, 0) + 1
+            counts[script] = counts.get(script, 0) + (3 if script == "HAN" else 1)
     if not counts:
         return ""
     best = max(counts, key=lambda script: counts[script])

@@ -114,7 +114,8 @@ def test_mends(mend, text: str, mended: str) -> None:
         ("\u4ed6\u8d70\u4e86 OK", "HAN"),
         ("\u3053\u308c\u306f\u672c", "HAN"),
         ("\u043f\u0440\u0438\u0432\u0435\u0442, A", "CYRILLIC"),
-        ("ab \u4ed6\u8d70", ""),
+        ("Tom \u4ed6\u8d70", "HAN"),
+        ("abcdef \u4ed6\u8d70", ""),
         ("\uff21\u00b5", ""),
     ],
 )
