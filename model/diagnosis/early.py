@@ -7,7 +7,8 @@ from collections import deque
 EARLY_UPDATES = 300
 TOO_LOW = 0.04
 """Below this share of what guessing by frequency costs within EARLY_UPDATES updates is too low. The
-embedded corpus, as regular as a corpus gets, is at 0.13 of it after 200."""
+embedded corpus, as regular as a corpus gets, is at 0.065 of it after 300
+(docs/decisions/0013-diagnosis.md)."""
 _WINDOW = 20
 
 
