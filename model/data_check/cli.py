@@ -124,7 +124,7 @@ def _settings(
     recipe: Recipe | None, preset: str | None, vocab_size: int | None
 ) -> TrainingSettings:
     """What training would be told."""
-    given = {"preset": preset, "vocab_size": vocab_size}
+    given: dict[str, Any] = {"preset": preset, "vocab_size": vocab_size}
     return dataclasses.replace(
         TrainingSettings() if recipe is None else recipe.settings,
         **{name: value for name, value in given.items() if value is not None},
