@@ -127,4 +127,5 @@ def list_missing(
 
 
 def _in_bytes(char: str) -> str:
-    return f"{len(char.encode('utf-8', 'replace'))} bytes"
+    count = len(char.encode("utf-8", "replace"))
+    return "1 byte" if count == 1 else f"{count} bytes"

@@ -114,9 +114,12 @@ class _SplitCheck:
         finding = self._findings.get((kind, side, None))
         if finding is None:
             finding = self._findings[kind, side, None] = Finding(kind=kind, side=side)
-        if line:
-            finding.lines.append(line)
-        if not line or len(finding.details) < self.options.examples:
+        if not line:
+            said = finding.details.get(0)
+            finding.details[0] = f"{said}; {detail}" if said else detail
+            return
+        finding.lines.append(line)
+        if len(finding.details) < self.options.examples:
             finding.details[line] = detail
 
     def add_finding(self, finding: Finding) -> None:
@@ -334,8 +337,8 @@ class _SplitCheck:
         count, total = sum(each.count for each in listed), self.characters.counts.total()
         self.add(
             "missing-characters", 0,
-            detail=f"{len(listed):,} characters have no piece of their own in the vocabulary: "
-            f"{count:,} of {total:,} in the text",
+            detail=f"{count:,} of {total:,} characters of the text, {len(listed):,} different "
+            "ones, have no piece of their own in the vocabulary",
         )  # fmt: skip
 
     def _lacks_vocabulary(self) -> bool:

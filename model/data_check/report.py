@@ -202,10 +202,12 @@ def _render_finding(finding: Finding, split: SplitReport) -> list[str]:
     if finding.kind == "missing-characters":
         return lines + _render_characters(split.missing_characters)
     for example in finding.examples:
-        texts = " | ".join(f'"{shown(text)}"' for text in (example.source, example.target) if text)
+        sides = {"source": (example.source,), "target": (example.target,)}
+        texts = sides.get(finding.side or "", (example.source, example.target))
+        quoted = " | ".join(f'"{shown(text)}"' for text in texts)
         detail = f" ({example.detail})" if example.detail else ""
         file = f"{example.file}, " if example.file and finding.severity == "error" else ""
-        lines.append(f"{_INDENT}{file}line {example.line}: {texts}{detail}")
+        lines.append(f"{_INDENT}{file}line {example.line}: {quoted}{detail}")
     return lines
 
 

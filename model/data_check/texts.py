@@ -173,7 +173,8 @@ def _script(char: str) -> str:
 
 def shown(text: str, width: int = 80) -> str:
     """For a terminal: what can't be printed escaped, and cut to width characters."""
-    cut = text if len(text) <= width else f"{text[: width - 1]}\u2026"
-    return "".join(
-        char if char.isprintable() else char.encode("unicode_escape").decode() for char in cut
+    escaped = "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode()
+        for char in text[: width + 1]
     )
+    return escaped if len(escaped) <= width else f"{escaped[: width - 1]}\u2026"

@@ -73,7 +73,7 @@ def test_spelling_of_what_is_missing() -> None:
 
 def test_missing_characters_are_listed_with_their_first_line() -> None:
     train, test = count([("abc", "x")]), count([("a", "b"), ("\u732b", "\u732b\u00fc"), ("c", "b")])
-    listed = list_missing(test, {"\u732b": "3 bytes", "\u00fc": "2 bytes", "q": "1 bytes"}, train)
+    listed = list_missing(test, {"\u732b": "3 bytes", "\u00fc": "2 bytes", "q": "1 byte"}, train)
     assert [(each.char, each.count, each.line, each.in_train) for each in listed] == [
         ("\u732b", 2, 2, 0),
         ("\u00fc", 1, 2, 0),

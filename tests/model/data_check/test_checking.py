@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import logging
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -185,6 +186,10 @@ def test_files_tell_of_marks_and_line_ends(tmp_path: Path) -> None:
     report = check([files], OPTIONS)
     assert "train.src starts with one" in find(report, "byte-order-mark").details[0]
     assert "5 of 30 lines" in find(report, "line-ends").details[0]
+    assert files.target is not None
+    files.target.write_bytes(b"\xef\xbb\xbf" + files.target.read_bytes())
+    both = find(check([files], OPTIONS), "byte-order-mark").details[0]
+    assert re.search(r"train\.src starts with one; it is skipped; .*train\.tgt starts", both)
 
 
 def test_repeats_and_leaks(tmp_path: Path) -> None:

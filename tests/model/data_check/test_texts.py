@@ -126,3 +126,5 @@ def test_scripts(text: str, script: str) -> None:
 def test_shown_is_short_and_printable() -> None:
     assert shown("a\x1b[31m\u200bb\u4e2d") == "a\\x1b[31m\\u200bb\u4e2d"
     assert shown("x" * 100, 10) == "x" * 9 + "\u2026"
+    assert shown("x" * 10, 10) == "x" * 10
+    assert len(shown("\u200b" * 10, 20)) == 20
