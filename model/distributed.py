@@ -5,7 +5,7 @@
 Every rank holds all the weights and makes every optimizer step. Of the batches of an update each
 computes some (`Ranks.own`); `Ranks.add_up` adds up the gradients in the order of the batches,
 whoever computed them, so that any number of processes makes the very steps that one makes
-(docs/decisions/0011-several-processes.md). Rank 0 alone reads the clock, validates and saves;
+(docs/decisions/0010-several-processes.md). Rank 0 alone reads the clock, validates and saves;
 `Ranks.share` tells the others what came of it.
 """
 
@@ -151,6 +151,8 @@ def join_ranks(device: torch.device = _CPU) -> Iterator[Ranks]:
     of it: the others leave with SystemExit. Raises ConfigError where the ranks can't find each
     other.
     """
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
     if os.environ.get("WORLD_SIZE", "1") == "1":
         yield Ranks(device=device)
         return
