@@ -1,17 +1,19 @@
 """Which source word each word of a translation comes from, by the decoder's cross-attention.
 
-A target piece is linked to the source piece that one layer, averaged over its heads, looks at most;
-two words are linked where any of their pieces are. A piece that looks most at the end of the source
-has no link. Which layer aligns differs from model to model, and so does whether it does in the step
-that writes a piece or in the next, which reads it (Chen et al. 2020, "Accurate Word Alignment
-Induction from Neural Machine Translation"): `choose_view` finds it out without alignments to learn
-from. docs/attention.md has what was measured.
+A target piece is linked to the source piece that it looks at most, by the mean of a few views; two
+words are linked where any of their pieces are. A piece that looks most at the end of the source has
+no link. Which layer and head align differs from model to model, and so does whether they do in the
+step that writes a piece or in the next, which reads it (Chen et al. 2020, "Accurate Word Alignment
+Induction from Neural Machine Translation"). `choose_views` finds it out without alignments to learn
+from; docs/attention.md has what was measured.
 
-Letters: S source pieces (EOS counted), T target pieces (EOS not counted), L decoder layers.
+Letters: S source pieces (EOS counted), T target pieces (EOS not counted), L decoder layers, H
+heads.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import logging
 import math
@@ -24,6 +26,7 @@ import numpy as np
 from model.attention_maps import AttentionReader
 from model.checkpoint import Checkpoint
 from model.words import source_words, target_words
+from runtime.backend import FloatArray
 from runtime.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
@@ -31,33 +34,44 @@ log = logging.getLogger(__name__)
 _PAIRS_TO_CHOOSE_WITH = 100
 
 Link = tuple[int, int]
-"""Index of a source word, index of a target word, both from 0."""
+"""Source, target: the indices of two words, from 0; or the ids of two pieces."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class View:
-    """Where alignment is read off. layer: of the decoder, from 0. after: in the step that reads a
-    piece, not in the one that writes it."""
+    """Where to look at. layer: of the decoder, from 0. head: from 0, or the mean of all where None.
+    after: in the step that reads a piece, not in the one that writes it."""
 
     layer: int
+    head: int | None = None
     after: bool
 
     def __str__(self) -> str:
+        head = "all heads" if self.head is None else f"head {self.head + 1}"
         step = "reads" if self.after else "writes"
-        return f"layer {self.layer + 1}, in the step that {step} a token"
+        return f"layer {self.layer + 1}, {head}, in the step that {step} a token"
+
+    def weights(self, cross: FloatArray, length: int) -> FloatArray:
+        """cross [L,H,steps,S] -> [T,S], T being length. The last piece that the model has positions
+        for is read by no step: there it is the step that writes it."""
+        seen = cross[self.layer]
+        rows = seen.mean(axis=0) if self.head is None else seen[self.head]  # [steps,S]
+        steps = np.minimum(np.arange(length) + self.after, len(rows) - 1)
+        chosen: FloatArray = rows[steps]
+        return chosen
 
 
 class Aligner:
-    """Aligns a checkpoint's translations. view: choose_view's if not given."""
+    """Aligns a checkpoint's translations. views: choose_views' if not given."""
 
-    def __init__(self, checkpoint: Checkpoint, view: View | None = None) -> None:
+    def __init__(self, checkpoint: Checkpoint, views: Sequence[View] | None = None) -> None:
         self._reader = AttentionReader(checkpoint.model)
         self._tokenizer = Tokenizer(checkpoint.tokenizer_proto)
-        if view is None:
+        if views is None:
             samples = checkpoint.samples
             pairs = () if samples is None else samples.valid[:_PAIRS_TO_CHOOSE_WITH]
-            view = choose_view(self._reader, self._tokenizer, pairs)
-        self.view = view
+            views = choose_views(self._reader, self._tokenizer, pairs)
+        self.views = tuple(views)
 
     def align(self, source: str, target_ids: Sequence[int]) -> tuple[Link, ...]:
         """source: a line as it was given, of which the model reads no more than it can. target_ids:
@@ -70,9 +84,10 @@ class Aligner:
             return ()
         words = source_words(self._tokenizer, source)
         translated = target_words(self._tokenizer, target_ids)
-        best = _most_seen(self._reader, src_ids, target_ids)[self.view]  # [T]
+        cross = _read(self._reader, src_ids, target_ids)
+        weights = sum(view.weights(cross, len(target_ids)) for view in self.views)
         links: set[Link] = set()
-        for piece, seen in enumerate(best):
+        for piece, seen in enumerate(np.argmax(weights, axis=-1).tolist()):
             if seen < len(src_ids) - 1:
                 links.update(
                     itertools.product(
@@ -88,54 +103,46 @@ def pharaoh(links: Iterable[Link]) -> str:
     return " ".join(f"{source}-{target}" for source, target in links)
 
 
-def choose_view(
+def choose_views(
     reader: AttentionReader, tokenizer: Tokenizer, pairs: Sequence[tuple[str, str]]
-) -> View:
-    """The view whose links tell most about which target piece goes with which source piece.
+) -> tuple[View, ...]:
+    """The mean over heads and the single head whose links tell most about which target piece goes
+    with which source piece.
 
     pairs: sources and translations. Measured is the mutual information of the two pieces of a link,
     over all links: a view that aligns links the same source piece with the same target piece again
     and again, one that looks at positions, ends or neighbours does not. Without pairs that fit the
     model: the last layer, in the step that writes.
     """
-    counts: dict[View, Counter[tuple[int, int]]] = {}
     config = reader.config
+    layers, heads = range(config.decoder.num_layers), range(config.decoder.num_heads)
+    means = [View(layer=i, after=after) for i in layers for after in (False, True)]
+    singles = [dataclasses.replace(view, head=head) for view in means for head in heads]
+    links: dict[View, Counter[Link]] = {view: Counter() for view in (*means, *singles)}
     for source, target in pairs:
         src_ids, ids = tokenizer.encode_source(source), tokenizer.encode_target(target)[:-1]
         if len(src_ids) > config.max_source or not 0 < len(ids) < config.max_target:
             continue
-        for view, best in _most_seen(reader, src_ids, ids).items():
-            seen = (src_ids[place] for place in best)
-            counts.setdefault(view, Counter()).update(zip(seen, ids, strict=True))
-    if not counts:
-        return View(layer=config.decoder.num_layers - 1, after=False)
-    chosen = max(counts, key=lambda view: _mutual_information(counts[view]))
-    log.info("alignment by decoder %s", chosen)
+        cross = _read(reader, src_ids, ids)
+        for view, counts in links.items():
+            seen = view.weights(cross, len(ids)).argmax(axis=-1).tolist()
+            counts.update(zip((src_ids[place] for place in seen), ids, strict=True))
+    if not links[means[0]]:
+        return (View(layer=layers[-1], after=False),)
+    information = {view: _mutual_information(counts) for view, counts in links.items()}
+    chosen = tuple(max(group, key=lambda view: information[view]) for group in (means, singles))
+    log.info("alignment by decoder %s; and %s", *chosen)
     return chosen
 
 
-def _most_seen(
-    reader: AttentionReader, src_ids: Sequence[int], target_ids: Sequence[int]
-) -> dict[View, list[int]]:
-    """For each view and target piece the place of the source piece that it looks at most: [T].
-
-    target_ids [T] without EOS. The last piece that the model has positions for is read by no step:
-    there it is the step that writes it.
-    """
-    config = reader.config
-    input_ids = [config.special_ids.decoder_start_id, *target_ids][: config.max_target]
-    weights = reader.read_cross(src_ids, input_ids)  # [L,T or T+1,S]
-    best = weights.argmax(axis=-1)
-    length = len(target_ids)
-    reading = np.minimum(np.arange(length) + 1, best.shape[1] - 1)
-    return {
-        View(layer=layer, after=after): best[layer, reading if after else slice(length)].tolist()
-        for layer in range(config.decoder.num_layers)
-        for after in (False, True)
-    }
+def _read(reader: AttentionReader, src_ids: Sequence[int], target_ids: Sequence[int]) -> FloatArray:
+    """float32 [L,H,T+1,S]: the cross-attention of the step that reads the start token, and those
+    that read target_ids [T], of which the last may be one too many for the model."""
+    input_ids = [reader.config.special_ids.decoder_start_id, *target_ids]
+    return reader.read_cross(src_ids, input_ids[: reader.config.max_target])
 
 
-def _mutual_information(counts: Counter[tuple[int, int]]) -> float:
+def _mutual_information(counts: Counter[Link]) -> float:
     """Of the two sides of the pairs, in nats, as far as their counts tell."""
     sources: Counter[int] = Counter()
     targets: Counter[int] = Counter()

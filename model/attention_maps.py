@@ -92,10 +92,9 @@ class AttentionReader:
         )
 
     def read_cross(self, src_ids: Sequence[int], input_ids: Sequence[int]) -> FloatArray:
-        """float32 [L,T,S]: the cross-attention, averaged over heads, of steps that read input_ids
-        [T], the start token first. Raises OptionError as read does."""
-        weights: FloatArray = self._force(src_ids, input_ids)[1]["cross"].mean(axis=1)
-        return weights
+        """float32 [L,H,T,S]: the cross-attention of steps that read input_ids [T], the start token
+        first. Raises OptionError as read does."""
+        return self._force(src_ids, input_ids)[1]["cross"]
 
     @torch.inference_mode()
     def _force(
