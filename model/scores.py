@@ -70,10 +70,11 @@ class General(Dot):
 class Additive(nn.Module):
     """v^T tanh(W_a s + b + U_a h): a perceptron with one hidden layer of Dh units a head.
 
-    Its hidden layer exists for every pair of positions: R*H*Tq*Tk*Dh numbers, where dot products are
-    R*H*Tq*Tk. PyTorch keeps it for the gradient if it has at most BLOCK_ELEMENTS; a larger one is
-    made block by block of queries, and again for the gradient. An exported step makes it at once:
-    B*H*K*S*Dh floats, with 4 beams, 64 source tokens and H*Dh = 512 half a megabyte a sentence.
+    Its hidden layer exists for every pair of positions: R*H*Tq*Tk*Dh numbers, where dot products
+    are R*H*Tq*Tk. PyTorch keeps it for the gradient if it has at most BLOCK_ELEMENTS; a larger one
+    is made block by block of queries, and again for the gradient. An exported step makes it at
+    once: B*H*K*S*Dh floats, with 4 beams, 64 source tokens and H*Dh = 512 half a megabyte a
+    sentence.
     """
 
     def __init__(self, d_model: int, num_heads: int, head_dim: int) -> None:
