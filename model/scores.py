@@ -141,8 +141,11 @@ def make_score(name: CrossScore, d_model: int, num_heads: int, head_dim: int) ->
         return Dot()
     if name == "scaled_dot":
         return None
-    kind = {"general": General, "additive": Additive, "concat": Concat}[name]
-    return kind(d_model, num_heads, head_dim)
+    if name == "general":
+        return General(d_model, num_heads, head_dim)
+    if name == "concat":
+        return Concat(d_model, num_heads, head_dim)
+    return Additive(d_model, num_heads, head_dim)
 
 
 def tanh_scores(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
