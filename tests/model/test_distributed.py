@@ -83,12 +83,12 @@ SETTINGS = TrainingSettings(
     max_updates=18,
     max_minutes=1000.0,
     warmup=4,
-    learning_rate=0.1,  # too high: a validation gets worse, and patience ends
+    learning_rate=0.3,  # too high: a validation gets worse, and patience ends
     patience=1,
     batch_tokens=128,
     accumulation=3,
     save_every=4,
-    validate_every=4,
+    validate_every=3,
     valid_lines=8,
     average=2,
     dropout=0.1,
@@ -129,7 +129,7 @@ def test_several_processes_train_what_one_trains(
     assert [code for code, _ in ended] == [0] * size
     check_equal(tmp_path / "out", alone)
     (_, first), *others = ended
-    assert "update 8, epoch 1: validation loss" in first
+    assert "update 6, epoch 1: validation loss" in first
     assert first.count('"updates": ') == 1
     assert ("2 processes share 3 batches an update" in first) == (size == 2)
     assert all(not text for _, text in others)
