@@ -55,7 +55,8 @@
     return value;
   }
 
-  function numbered(count, of) {
+  function numbered(count) {
+    if (count === 1) return [[AVERAGE, "1 of 1"]];
     const options = [[AVERAGE, "average of all"]];
     for (let i = 1; i <= count; i++) options.push([String(i), `${i} of ${count}`]);
     return options;
