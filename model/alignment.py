@@ -68,9 +68,8 @@ class Aligner:
         self._reader = AttentionReader(checkpoint.model)
         self._tokenizer = Tokenizer(checkpoint.tokenizer_proto)
         if views is None:
-            samples = checkpoint.samples
-            pairs = () if samples is None else samples.valid[:_PAIRS_TO_CHOOSE_WITH]
-            views = choose_views(self._reader, self._tokenizer, pairs)
+            views = choose_views(self._reader, self._tokenizer, pairs_to_choose_with(checkpoint))
+            log.info("alignment by decoder %s", "; and ".join(map(str, views)))
         self.views = tuple(views)
 
     def align(self, source: str, target_ids: Sequence[int]) -> tuple[Link, ...]:
@@ -85,9 +84,9 @@ class Aligner:
         words = source_words(self._tokenizer, source)
         translated = target_words(self._tokenizer, target_ids)
         cross = _read(self._reader, src_ids, target_ids)
-        weights = sum(view.weights(cross, len(target_ids)) for view in self.views)
+        weights = mean_weights(self.views, cross, len(target_ids))
         links: set[Link] = set()
-        for piece, seen in enumerate(np.argmax(weights, axis=-1).tolist()):
+        for piece, seen in enumerate(weights.argmax(axis=-1).tolist()):
             if seen < len(src_ids) - 1:
                 links.update(
                     itertools.product(
@@ -101,6 +100,17 @@ class Aligner:
 def pharaoh(links: Iterable[Link]) -> str:
     """`0-0 1-2 ...`: source word, hyphen, target word."""
     return " ".join(f"{source}-{target}" for source, target in links)
+
+
+def mean_weights(views: Sequence[View], cross: FloatArray, length: int) -> FloatArray:
+    """cross [L,H,steps,S] -> [T,S], T being length: all views in equal parts."""
+    weights: FloatArray = np.mean([view.weights(cross, length) for view in views], axis=0)
+    return weights
+
+
+def pairs_to_choose_with(checkpoint: Checkpoint) -> tuple[tuple[str, str], ...]:
+    """For choose_views: some of the validation pairs that the checkpoint keeps, if it does."""
+    return () if checkpoint.samples is None else checkpoint.samples.valid[:_PAIRS_TO_CHOOSE_WITH]
 
 
 def choose_views(
@@ -130,9 +140,7 @@ def choose_views(
     if not links[means[0]]:
         return (View(layer=layers[-1], after=False),)
     information = {view: _mutual_information(counts) for view, counts in links.items()}
-    chosen = tuple(max(group, key=lambda view: information[view]) for group in (means, singles))
-    log.info("alignment by decoder %s; and %s", *chosen)
-    return chosen
+    return tuple(max(group, key=lambda view: information[view]) for group in (means, singles))
 
 
 def _read(reader: AttentionReader, src_ids: Sequence[int], target_ids: Sequence[int]) -> FloatArray:

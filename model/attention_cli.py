@@ -7,8 +7,7 @@ from typing import Any, get_args
 
 import click
 
-from model.attention_maps import Kind
-from model.heatmap import Selection, Units, make_heatmap
+from model.heatmap import Kind, Selection, Units, make_heatmap
 from model.heatmap_files import check_path, write_heatmap
 from runtime.console import Command
 
@@ -20,7 +19,7 @@ _PATH: Any = click.Path(path_type=Path)
 @click.option("--src", required=True, help="The source sentence.")
 @click.option("--tgt", help="Its translation; the model's own if not given.")
 @click.option("--out", required=True, type=_PATH, help="NAME.html, a page in which all maps can be chosen; or NAME.png, one map.")  # noqa: E501  # fmt: skip
-@click.option("--kind", type=click.Choice(get_args(Kind)), default="cross", show_default=True, help="Decoder to source; or the encoder's or decoder's to itself.")  # noqa: E501  # fmt: skip
+@click.option("--kind", type=click.Choice(get_args(Kind)), default="cross", show_default=True, help="Decoder to source; the encoder's or decoder's to itself; or what translate --alignment sees.")  # noqa: E501  # fmt: skip
 @click.option("--layer", type=int, help="Counted from 1; the average over all if not given.")
 @click.option("--head", type=int, help="The same.")
 @click.option("--units", type=click.Choice(get_args(Units)), default="subwords", show_default=True, help="What rows and columns are.")  # noqa: E501  # fmt: skip

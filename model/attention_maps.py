@@ -24,8 +24,7 @@ from model.transformer import Transformer, banned_mask
 from runtime.backend import FloatArray
 from runtime.errors import OptionError
 
-Kind = Literal["cross", "encoder", "decoder"]
-"""Decoder to source; source to source; decoder to what it has read."""
+_Kind = Literal["cross", "encoder", "decoder"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +64,7 @@ class AttentionReader:
         shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
         self._model: Transformer = copy.deepcopy(model, shared).eval()
         self._lock = Lock()
-        self._found: dict[Kind, list[Tensor]] = {"cross": [], "encoder": [], "decoder": []}
+        self._found: dict[_Kind, list[Tensor]] = {"cross": [], "encoder": [], "decoder": []}
         for layer in self._model.encoder.layers:
             self._listen(layer.self_attention, "encoder")  # type: ignore[arg-type]
         for layer in self._model.decoder.layers:
@@ -99,7 +98,7 @@ class AttentionReader:
     @torch.inference_mode()
     def _force(
         self, src_ids: Sequence[int], input_ids: Sequence[int]
-    ) -> tuple[Tensor, dict[Kind, FloatArray]]:
+    ) -> tuple[Tensor, dict[_Kind, FloatArray]]:
         """Teacher forcing: the decoder's output [1,T,D], and all weights, [L,H,Tq,Tk] a kind."""
         check_length("source", len(src_ids), self.config.max_source)
         check_length("target", len(input_ids), self.config.max_target)
@@ -125,7 +124,7 @@ class AttentionReader:
         probabilities: FloatArray = logits.softmax(dim=-1).gather(1, ids).squeeze(1).numpy()
         return probabilities
 
-    def _listen(self, attention: MultiHeadAttention, kind: Kind) -> None:
+    def _listen(self, attention: MultiHeadAttention, kind: _Kind) -> None:
         def keep(_: nn.Module, arguments: tuple[Tensor]) -> None:
             self._found[kind].append(arguments[0])  # [1,H,Tq,Tk]
 

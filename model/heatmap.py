@@ -15,7 +15,8 @@ from typing import Literal
 
 import numpy as np
 
-from model.attention_maps import AttentionMaps, AttentionReader, Kind, check_length
+from model.alignment import View, choose_views, mean_weights, pairs_to_choose_with
+from model.attention_maps import AttentionMaps, AttentionReader, check_length
 from model.checkpoint import Checkpoint, load_checkpoint
 from model.translation import open_translator
 from model.words import Words, merge, source_words, target_words
@@ -24,6 +25,10 @@ from runtime.errors import OptionError
 from runtime.normalizer import normalize_source, replace_surrogates
 from runtime.tokenizer import Tokenizer
 from runtime.translator import Translator
+
+Kind = Literal["cross", "encoder", "decoder", "alignment"]
+"""Decoder to source; source to source; decoder to what it has read; decoder to source where it
+aligns best (model.alignment)."""
 
 Units = Literal["subwords", "words"]
 
@@ -61,11 +66,13 @@ class Map:
 
 @dataclass(frozen=True, kw_only=True)
 class Heatmap:
-    """source, target: the texts. translated: the target is the model's own."""
+    """source, target: the texts. translated: the target is the model's own. views: of which the
+    alignment is the mean; it has one layer and one head."""
 
     source: str
     target: str
     translated: bool
+    views: tuple[View, ...]
     maps: Mapping[tuple[Kind, Units], Map]
 
 
@@ -87,8 +94,8 @@ class Selection:
         ):
             if found is not None and not 1 <= found <= most:
                 raise OptionError(
-                    f"{name} is {found}; the {self.kind} attention of this model has {name}s 1 to "
-                    f"{most}: give one of them, or none for the average"
+                    f"{name} is {found}; {self.kind} has {name}s 1 to {most} in this model: give "
+                    "one of them, or none for the average"
                 )
 
 
@@ -119,12 +126,17 @@ def make_heatmap(
             output_ids = _search(translator, src_ids, beam_size)
         else:
             output_ids = tokenizer.encode_target(target)
-    found = AttentionReader(checkpoint.model).read(src_ids, output_ids)
+    reader = AttentionReader(checkpoint.model)
+    found = reader.read(src_ids, output_ids)
+    views = choose_views(reader, tokenizer, pairs_to_choose_with(checkpoint))
+    aligned = mean_weights(views, found.cross, len(output_ids))[None, None]
     return Heatmap(
         source=source,
         target=tokenizer.decode(output_ids) if target is None else replace_surrogates(target),
         translated=target is None,
-        maps=_subword_maps(tokenizer, found) | _word_maps(tokenizer, source, found),
+        views=views,
+        maps=_subword_maps(tokenizer, found, aligned)
+        | _word_maps(tokenizer, source, found, aligned),
     )
 
 
@@ -137,7 +149,10 @@ def _search(translator: Translator, src_ids: Sequence[int], beam_size: int | Non
     return [*best.token_ids, *([translator.special_ids.eos] if best.finished else [])]
 
 
-def _subword_maps(tokenizer: Tokenizer, found: AttentionMaps) -> dict[tuple[Kind, Units], Map]:
+def _subword_maps(
+    tokenizer: Tokenizer, found: AttentionMaps, aligned: FloatArray
+) -> dict[tuple[Kind, Units], Map]:
+    """aligned: [1,1,T,S]."""
     source, written, read = (
         tuple(tokenizer.pieces(ids)) for ids in (found.src_ids, found.output_ids, found.input_ids)
     )
@@ -150,11 +165,14 @@ def _subword_maps(tokenizer: Tokenizer, found: AttentionMaps) -> dict[tuple[Kind
         ("decoder", "subwords"): Map(
             rows=written, columns=read, weights=found.decoder, probabilities=shown
         ),
+        ("alignment", "subwords"): Map(
+            rows=written, columns=source, weights=aligned, probabilities=shown
+        ),
     }
 
 
 def _word_maps(
-    tokenizer: Tokenizer, source_text: str, found: AttentionMaps
+    tokenizer: Tokenizer, source_text: str, found: AttentionMaps, aligned: FloatArray
 ) -> dict[tuple[Kind, Units], Map]:
     """The same by words: the sum over the pieces of a column's word, the mean over those of a
     row's, so that rows sum to 1 still; a word's probability is the product of its pieces'."""
@@ -181,6 +199,12 @@ def _word_maps(
             rows=written.texts,
             columns=read.texts,
             weights=merge(found.decoder, written, read),
+            probabilities=products,
+        ),
+        ("alignment", "words"): Map(
+            rows=written.texts,
+            columns=source.texts,
+            weights=merge(aligned, written, source),
             probabilities=products,
         ),
     }

@@ -56,14 +56,16 @@ def write_image(heatmap: Heatmap, path: Path | str, selection: Selection | None 
     axes.set_yticks(range(len(rows)), rows, **style)
     axes.xaxis.tick_top()
     axes.tick_params(length=0)
-    axes.set_xlabel(_caption(selection), fontsize=9)
+    axes.set_xlabel(_caption(heatmap, selection), fontsize=9)
     figure.colorbar(image, ax=axes, shrink=min(1.0, 6 / len(rows)), pad=0.02)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")  # told of above
         figure.savefig(path, format="png", bbox_inches="tight")
 
 
-def _caption(selection: Selection) -> str:
+def _caption(heatmap: Heatmap, selection: Selection) -> str:
+    if selection.kind == "alignment":
+        return "\n".join(("alignment: the mean of", *map(str, heatmap.views)))
     kind = {"cross": "cross-attention"}.get(selection.kind, f"{selection.kind} self-attention")
     layer, head = (
         f"average over {name}s" if number is None else f"{name} {number}"

@@ -15,8 +15,7 @@ from typing import Any, get_args
 
 import numpy as np
 
-from model.attention_maps import Kind
-from model.heatmap import Heatmap, Map, Selection, Units
+from model.heatmap import Heatmap, Kind, Map, Selection, Units
 
 UNIT = 65535
 """What a weight of 1 is in the page: weights stand there as little-endian uint16."""
@@ -37,6 +36,11 @@ _KINDS: dict[Kind, dict[str, str]] = {
         "meaning": "Where the decoder looks in what it has read so far (columns) while it writes "
         "each row.",
         "unseen": "Hatched: not read yet.",
+    },
+    "alignment": {
+        "label": "alignment",
+        "meaning": "The cross-attention that aligns best, from which the links of translate "
+        "--alignment are read off. The mean of {views}.",
     },
 }
 
@@ -65,8 +69,12 @@ def render_page(heatmap: Heatmap, start: Selection | None = None) -> str:
 
 
 def _data(heatmap: Heatmap, start: Selection) -> dict[str, Any]:
+    views = "; and ".join(map(str, heatmap.views))
     return {
-        "kinds": _KINDS,
+        "kinds": {
+            kind: {name: text.format(views=views) for name, text in texts.items()}
+            for kind, texts in _KINDS.items()
+        },
         "start": {
             "kind": start.kind,
             "layer": _AVERAGE if start.layer is None else str(start.layer),

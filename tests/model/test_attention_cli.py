@@ -38,7 +38,7 @@ def test_an_image_is_written(random_checkpoint: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "code", "text"),
     [
-        (["--layer", "3"], 2, "layer is 3; the cross attention of this model has layers 1 to 2"),
+        (["--layer", "3"], 2, "layer is 3; cross has layers 1 to 2 in this model"),
         (["--head", "0"], 2, "head is 0"),
         (["--kind", "self"], 2, "'self' is not one of"),
         (["--src", ""], 2, "the source is empty"),

@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 from support.tiny_tokenizer import tiny_tokenizer
 
+from model.alignment import View, choose_views, mean_weights, pairs_to_choose_with
 from model.attention_maps import AttentionReader
 from model.checkpoint import load_checkpoint
 from model.heatmap import Heatmap, Selection, make_heatmap
 from model.translation import open_translator
 from runtime.errors import OptionError
+from runtime.tokenizer import Tokenizer
 
 SOURCE, TARGET = "in 12 days", "été 99 the cat"
 
@@ -70,6 +72,25 @@ def test_a_word_has_the_sum_of_its_columns_the_mean_of_its_rows_and_the_product_
     assert words.probabilities[1] == pytest.approx(pieces.probabilities[rows].prod())
 
 
+@pytest.mark.slow
+def test_alignment_is_the_mean_of_the_views_that_align_best(
+    heatmap: Heatmap, trained_checkpoint: Path
+) -> None:
+    assert heatmap.views == (View(layer=1, after=False),)  # no samples to choose with
+    checkpoint = load_checkpoint(trained_checkpoint)
+    source, target = "in 3 days", "in 3 Tagen"
+    trained = make_heatmap(checkpoint, source, target)
+    reader, tokenizer = AttentionReader(checkpoint.model), Tokenizer(checkpoint.tokenizer_proto)
+    assert trained.views == choose_views(reader, tokenizer, pairs_to_choose_with(checkpoint))
+    ids = tokenizer.encode_target(target)
+    cross = reader.read(tokenizer.encode_source(source), ids).cross
+    shown, pieces = trained.maps["alignment", "subwords"], trained.maps["cross", "subwords"]
+    assert (shown.rows, shown.columns) == (pieces.rows, pieces.columns)
+    expected = mean_weights(trained.views, cross, len(ids))
+    np.testing.assert_array_equal(shown.weights, expected[None, None])
+    assert trained.maps["alignment", "words"].rows == ("in", "3", "Tagen", "</s>")
+
+
 def test_selected_are_one_layer_and_head_or_the_average(heatmap: Heatmap) -> None:
     shown = heatmap.maps["cross", "subwords"]
     np.testing.assert_array_equal(shown.select(2, 3), shown.weights[1, 2])
@@ -122,9 +143,13 @@ def test_texts_that_cannot_be_shown_are_refused(
 @pytest.mark.parametrize(
     ("selection", "text"),
     [
-        (Selection(layer=3), "layer is 3; the cross attention of this model has layers 1 to 2"),
-        (Selection(kind="encoder", layer=0), "layer is 0; the encoder attention"),
-        (Selection(head=5), "head is 5; .* has heads 1 to 4: give one of them, or none"),
+        (Selection(layer=3), "layer is 3; cross has layers 1 to 2 in this model"),
+        (Selection(kind="encoder", layer=0), "layer is 0; encoder has layers"),
+        (
+            Selection(head=5),
+            "head is 5; cross has heads 1 to 4 in this model: give one of them, or",
+        ),
+        (Selection(kind="alignment", layer=2), "layer is 2; alignment has layers 1 to 1"),
     ],
 )
 def test_layers_and_heads_that_are_not_there_are_refused(

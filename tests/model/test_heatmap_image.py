@@ -57,6 +57,7 @@ def test_each_selection_is_another_image(heatmap: Heatmap, tmp_path: Path) -> No
         Selection(layer=2, head=3),
         Selection(kind="encoder"),
         Selection(kind="decoder", units="words"),
+        Selection(kind="alignment"),
     ]
     for place, selection in enumerate(chosen):
         write_image(heatmap, tmp_path / f"{place}.png", selection)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import hashlib
 import json
 import re
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 from support import chromium
 
+from model.alignment import View
 from model.heatmap import Heatmap, Map, Selection, make_heatmap
 from model.heatmap_page import UNIT, render_page
 from runtime.errors import OptionError
@@ -55,9 +57,9 @@ def nasty(random_checkpoint: Path) -> Heatmap:
     named = Map(
         rows=rows, columns=shown.columns, weights=shown.weights, probabilities=shown.probabilities
     )
-    kinds = ("cross", "encoder", "decoder")
+    kinds = ("cross", "encoder", "decoder", "alignment")
     maps = {(kind, units): named for kind in kinds for units in ("subwords", "words")}
-    return Heatmap(source=NASTY, target=NASTY, translated=False, maps=maps)
+    return Heatmap(source=NASTY, target=NASTY, translated=False, views=(), maps=maps)
 
 
 def data_of(page: str) -> dict:
@@ -124,6 +126,15 @@ def test_first_shown_is_the_average_unless_chosen(heatmap: Heatmap) -> None:
         render_page(heatmap, Selection(layer=3))
 
 
+def test_the_alignment_says_what_it_is_made_of(heatmap: Heatmap) -> None:
+    views = (View(layer=1, after=False), View(layer=0, head=2, after=True))
+    page = render_page(dataclasses.replace(heatmap, views=views))
+    assert data_of(page)["kinds"]["alignment"]["meaning"].endswith(
+        "The mean of layer 2, all heads, in the step that writes a token; and layer 1, head 3, in "
+        "the step that reads a token."
+    )
+
+
 def test_the_target_is_named_for_what_it_is(heatmap: Heatmap, random_checkpoint: Path) -> None:
     assert Page(render_page(heatmap)).texts["dt"] == ["Source", "Target"]
     own = make_heatmap(random_checkpoint, "in 12 days")
@@ -154,6 +165,7 @@ def show(heatmap: Heatmap, directory: Path, fragment: str = "") -> Page:
     [
         ("", Selection()),
         ("#kind=encoder&layer=2&head=3", Selection(kind="encoder", layer=2, head=3)),
+        ("#kind=alignment&layer=1", Selection(kind="alignment")),
         ("#units=words&head=1&layer=9&kind=x", Selection(units="words", head=1)),
     ],
 )
