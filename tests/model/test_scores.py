@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import get_args
 
 import pytest
 import torch
 import torch.nn.functional as F
-from support.tiny_model import random_transformer
+from support.tiny_model import random_transformer, write_random_checkpoint
 from torch import Tensor
 
 from model import scores
 from model.attention import MultiHeadAttention
+from model.checkpoint import load_checkpoint
 from model.config import CrossScore
 from model.scores import Additive, Concat, General, Score, make_score, tanh_scores
 
@@ -197,6 +199,16 @@ def test_weights_beside_values_and_output(name: CrossScore, expected: set[str]) 
     }
     assert found == expected | shared
     assert "self_attention.q_proj.weight" in state
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_checkpoints_keep_the_score(name: CrossScore, tmp_path: Path) -> None:
+    model = random_transformer(cross_score=name)
+    loaded = load_checkpoint(write_random_checkpoint(tmp_path / "checkpoint", cross_score=name))
+    assert loaded.config.cross_score == name
+    assert loaded.model.state_dict().keys() == model.state_dict().keys()
+    for key, tensor in model.state_dict().items():
+        assert torch.equal(loaded.model.state_dict()[key], tensor), key
 
 
 @pytest.mark.parametrize("name", NAMES)
