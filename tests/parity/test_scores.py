@@ -34,7 +34,13 @@ class Exported:
     graphs: Graphs
 
 
-@pytest.fixture(scope="module", params=NAMES)
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(name, marks=[pytest.mark.slow] if name in ("general", "concat") else [])
+        for name in NAMES
+    ],
+)
 def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Exported:
     model = random_transformer(
         seed=3,
