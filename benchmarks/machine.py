@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -10,6 +9,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from runtime.cores import usable_cpus
 from runtime.version import __version__
 
 _PACKAGES = ("numpy", "onnxruntime", "onnxruntime-gpu", "torch", "ctranslate2", "sacrebleu")
@@ -19,7 +19,7 @@ def describe_machine() -> dict[str, Any]:
     """{"cpu", "cores", "system", "python", "versions"}: cores are those this process may use."""
     return {
         "cpu": cpu_name(),
-        "cores": usable_cores(),
+        "cores": len(usable_cpus()),
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
         "versions": installed_versions(),
@@ -35,13 +35,6 @@ def cpu_name() -> str:
     except OSError:
         pass
     return platform.processor() or platform.machine()
-
-
-def usable_cores() -> int:
-    """Cores that this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def installed_versions(packages: Sequence[str] = _PACKAGES) -> dict[str, str]:

@@ -19,13 +19,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks.machine import describe_machine, now, usable_cores
+from benchmarks.machine import describe_machine, now
 from benchmarks.timing import Times, interleave, paired_ratio
 from model.batching import Batch, EncodedCorpus, make_batch, side_of
 from model.config import PRESETS, ModelConfig, padded_size
 from model.gradients import GradientWorkers
 from model.positions import PositionTable
 from model.transformer import Transformer
+from runtime.cores import usable_cpus
 from runtime.errors import OptionError
 
 logger = logging.getLogger(__name__)
@@ -65,7 +66,7 @@ def measure_training(run: TrainingRun) -> dict[str, Any]:
     record: dict[str, Any] = {"run": asdict(run), "machine": describe_machine(), "measured": now()}
     record["precisions"] = {}
     tokens = np.array([sum(batch.num_tokens for batch in update) for update in updates])
-    with _torch_threads(run.threads or usable_cores()):
+    with _torch_threads(run.threads or len(usable_cpus())):
         for precision in PRECISIONS:
             logger.info("timing %s, %s", run.preset, precision)
             ours, theirs = _time(config, run, updates, bf16=precision == "bf16")
