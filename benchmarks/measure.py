@@ -14,8 +14,8 @@ from typing import Any
 from benchmarks.machine import describe_machine, now
 from benchmarks.profile import profile_bundle
 from benchmarks.timing import Times, interleave, paired_ratio, percentiles_ms
-from model.evaluation import check_aligned, evaluate, make_metrics
-from model.significance import compare
+from model.evaluation.metrics import check_aligned, evaluate, make_metrics
+from model.evaluation.significance import compare
 from runtime.bundle import Bundle
 from runtime.errors import OptionError
 from runtime.options import SearchOptions
@@ -257,7 +257,7 @@ def _int8_loss(
 
 
 def _paired_bleu(timed: _Timed, index: int, test_set: TestSet) -> dict[str, Any]:
-    """How one subject's BLEU differs from that of the first: model.bootstrap.PairedDifference."""
+    """How its BLEU differs from the first subject's (model.evaluation.bootstrap)."""
     texts, first = (
         [translation.text for translation in timed.translations[which]] for which in (index, 0)
     )

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.measure import int8_is_no_faster
-from model.bootstrap import PairedDifference
+from model.evaluation.bootstrap import PairedDifference
 
 Row = tuple[str, ...]
 _WIDTH = 108

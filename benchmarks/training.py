@@ -21,10 +21,10 @@ from torch import Tensor, nn
 
 from benchmarks.machine import describe_machine, now
 from benchmarks.timing import Times, interleave, paired_ratio
-from model.batching import Batch, EncodedCorpus, make_batch, side_of
 from model.config import PRESETS, ModelConfig, padded_size
-from model.gradients import GradientWorkers
 from model.positions import PositionTable
+from model.training.batching import Batch, EncodedCorpus, make_batch, side_of
+from model.training.gradients import GradientWorkers
 from model.transformer import Transformer
 from runtime.cores import usable_cpus
 from runtime.errors import OptionError

@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.measure import TestSet
-from model.batching import corpus_sha256
 from model.checkpoint import Checkpoint, is_checkpoint, load_checkpoint
 from model.corpora import phrase_files
 from model.corpora.files import read_lines
 from model.corpora.phrases import Parameters, PhraseCorpus, Target, make
 from model.errors import CheckpointError, ConfigError, DataError
-from model.settings import TrainingSettings, demo_settings
-from model.training import train
-from model.training_state import has_state
+from model.training.batching import corpus_sha256
+from model.training.settings import TrainingSettings, demo_settings
+from model.training.state import has_state
+from model.training.train import train
 from runtime.directory import recover
 from runtime.errors import OptionError
 

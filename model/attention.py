@@ -82,7 +82,7 @@ class MultiHeadAttention(nn.Module):
         scores = self._scores(q, k)  # [R,H,Tq,Tk]
         if mask is not None:
             scores = torch.where(mask, scores, MASKED_SCORE)
-        # model.attention_maps reads the weights off what the dropout is given.
+        # model.interpretation.maps reads the weights off what the dropout is given.
         weights = self.dropout(scores.softmax(dim=-1))  # [R,H,Tq,Tk]
         return torch.matmul(weights, v)
 

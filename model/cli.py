@@ -8,11 +8,11 @@ from typing import Any, get_args
 
 import click
 
-from model.aligned_translation import choose_aligned_format, open_aligning_translator
-from model.attention_cli import attention_command
 from model.corpora import phrase_files, phrases
-from model.evaluation_cli import evaluate_command, tune_search_command
-from model.training_cli import recipes_command, train_command
+from model.evaluation.cli import evaluate_command, tune_search_command
+from model.interpretation.aligned_translation import choose_aligned_format, open_aligning_translator
+from model.interpretation.cli import attention_command
+from model.training.cli import recipes_command, train_command
 from model.translation import open_translator
 from runtime.batching import DEFAULT_BATCH_TOKENS
 from runtime.cli import search_options, with_flags

@@ -23,8 +23,8 @@ from model.data_check.report import Example, Finding, Report, SplitReport
 from model.data_check.slips import find_slips
 from model.data_check.texts import oddities
 from model.errors import DataError
-from model.settings import TrainingSettings
 from model.tokenizer_training import train_tokenizer
+from model.training.settings import TrainingSettings
 from runtime.normalizer import normalize_source, normalize_target
 from runtime.tokenizer import Tokenizer
 

@@ -18,8 +18,8 @@ from model.data_check.kinds import DROPPABLE, DROPPED
 from model.data_check.reading import SplitFiles
 from model.data_check.report import Report
 from model.errors import DataError
-from model.recipe import SPLITS, Recipe, load_recipe
-from model.settings import TrainingSettings
+from model.training.recipe import SPLITS, Recipe, load_recipe
+from model.training.settings import TrainingSettings
 from runtime.console import Command
 from runtime.errors import OptionError
 from runtime.tokenizer import Tokenizer

@@ -20,7 +20,7 @@ from model.data_check.reading import GZIP, Row, SplitFiles, SplitReader
 from model.data_check.report import FORMAT, Report, SplitReport, ranges, show_ranges
 from model.data_check.texts import drop_controls, plain_spaces, shown, unescape
 from model.errors import DataError
-from model.recipe import Split
+from model.training.recipe import Split
 from runtime.directory import recover, replace_directory
 from runtime.errors import OptionError
 

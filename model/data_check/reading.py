@@ -18,7 +18,7 @@ from typing import IO, NamedTuple
 
 from model.data_check.kinds import Side
 from model.errors import DataError
-from model.recipe import Split
+from model.training.recipe import Split
 
 GZIP = b"\x1f\x8b"
 _BOM = b"\xef\xbb\xbf"

@@ -11,7 +11,7 @@ from typing import Any
 from model.data_check.characters import MissingCharacter
 from model.data_check.kinds import KINDS, Severity, Side
 from model.data_check.texts import shown
-from model.recipe import Split
+from model.training.recipe import Split
 from runtime.version import __version__
 
 FORMAT = "leanseq-data-check"

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from model.batching import Batch
 from model.config import ModelConfig
 from model.errors import DataError, TrainingError
+from model.training.batching import Batch
 
 NameRows = Callable[[Sequence[int]], str]
 """Some rows of a batch, from 0 -> words for them."""
@@ -38,7 +38,7 @@ def check_batch(batch: Batch, config: ModelConfig, name: NameRows = rows_of_batc
             raise DataError(
                 f"there is no {side} token, only padding, in {rows(empty)}: attention would see "
                 "nothing there, or the loss learn nothing. Probably the corpus has empty lines: "
-                "drop them, as model.batching.encode_corpus does"
+                "drop them, as model.training.batching.encode_corpus does"
             )
     if not torch.equal(batch.src_mask, present):
         if bool((batch.src_mask & ~present).any()):

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from model.attention import MultiHeadAttention
-from model.batching import Batch
+from model.training.batching import Batch
 from model.transformer import Transformer
 
 UNIFORM = 0.01

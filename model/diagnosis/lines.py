@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from model.batching import EncodedCorpus
+from model.training.batching import EncodedCorpus
 
 _CUT = 60
 

@@ -17,10 +17,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from model.batching import Batch, EncodedCorpus, make_batch
 from model.config import ModelConfig
 from model.errors import TrainingError
-from model.loss import token_loss
+from model.training.batching import Batch, EncodedCorpus, make_batch
+from model.training.loss import token_loss
 from model.transformer import Transformer
 
 PROBE_ROWS, PROBE_LENGTH = 4, 24

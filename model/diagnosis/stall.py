@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from model.batching import Batch, EncodedCorpus, make_batch
 from model.config import Norm
-from model.loss import token_loss
+from model.training.batching import Batch, EncodedCorpus, make_batch
+from model.training.loss import token_loss
 from model.transformer import Transformer
 
 STALL_UPDATES = 1000

@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 
-from model.batching import EncodedCorpus
+from model.training.batching import EncodedCorpus
 from runtime.tokenizer import Tokenizer
 
 UNSEEN = 0.4

@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from model.batching import Batch, EncodedCorpus, make_batch
 from model.diagnosis import stall
 from model.diagnosis.batches import check_batch
 from model.diagnosis.early import EarlyLoss
@@ -27,11 +26,12 @@ from model.diagnosis.overfitting import LossHistory
 from model.diagnosis.probe import check_masks, probe_batch
 from model.diagnosis.stall import Plateau, frozen_weights, source_use, typical_weight
 from model.diagnosis.vocabulary import UNSEEN, unseen_pieces
-from model.distributed import Ranks
 from model.errors import TrainingError
-from model.gradients import GradientWorkers
-from model.settings import TrainingSettings
-from model.training_state import Position
+from model.training.batching import Batch, EncodedCorpus, make_batch
+from model.training.distributed import Ranks
+from model.training.gradients import GradientWorkers
+from model.training.settings import TrainingSettings
+from model.training.state import Position
 from model.transformer import Transformer
 from runtime.tokenizer import Tokenizer
 

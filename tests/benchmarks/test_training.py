@@ -6,7 +6,7 @@ import torch
 from support.tiny_model import random_transformer
 
 from benchmarks.training import PRECISIONS, TorchTransformer, TrainingRun, measure_training, render
-from model.batching import EncodedCorpus, make_batch, side_of
+from model.training.batching import EncodedCorpus, make_batch, side_of
 from runtime.errors import OptionError
 
 

@@ -23,7 +23,7 @@ from export.build import BuildSettings, build
 from model.checkpoint import load_checkpoint, save_checkpoint
 from model.corpora.phrases import Parameters
 from model.samples import Samples
-from model.settings import demo_settings
+from model.training.settings import demo_settings
 from runtime.bundle import Bundle
 from runtime.console import run
 from runtime.directory import lock_directory

@@ -12,8 +12,8 @@ import pytest
 
 from model.checkpoint import load_checkpoint
 from model.corpora import phrase_files
-from model.settings import TrainingSettings
-from model.training_cli import SETTINGS
+from model.training.cli import SETTINGS
+from model.training.settings import TrainingSettings
 from runtime.console import run
 
 TRAIN = ["--vocab-size", "400", "--max-updates", "2", "--warmup", "1", "--batch-tokens", "64"]

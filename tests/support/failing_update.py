@@ -10,8 +10,8 @@ from support.tiny_batches import random_batch, random_corpus
 from support.tiny_model import random_transformer
 
 from model.diagnosis.watch import Update, Watch
-from model.distributed import Ranks, join_ranks
-from model.settings import TrainingSettings
+from model.training.distributed import Ranks, join_ranks
+from model.training.settings import TrainingSettings
 from runtime.console import run
 
 

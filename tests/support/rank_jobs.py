@@ -10,10 +10,10 @@ from unittest import mock
 import click
 import torch
 
-import model.gradients
-import model.run
-from model.distributed import ALONE, join_ranks
+import model.training.gradients
+import model.training.run
 from model.errors import TrainingError
+from model.training.distributed import ALONE, join_ranks
 from runtime.console import run
 
 LENGTH = 11
@@ -68,10 +68,10 @@ def train(arguments: Sequence[str], planted: str) -> int:
 
 def _plant(what: str) -> None:
     if what == "fast clock":
-        mock.patch.object(model.run.Run, "seconds", 1e9).start()
+        mock.patch.object(model.training.run.Run, "seconds", 1e9).start()
     elif what == "other weights":
-        mock.patch.object(model.run, "weights_sha256", return_value="other").start()
+        mock.patch.object(model.training.run, "weights_sha256", return_value="other").start()
     else:
-        failing = mock.Mock(wraps=model.gradients.token_loss)
+        failing = mock.Mock(wraps=model.training.gradients.token_loss)
         failing.side_effect = [mock.DEFAULT] * 4 + [RuntimeError("planted")]
-        mock.patch.object(model.gradients, "token_loss", failing).start()
+        mock.patch.object(model.training.gradients, "token_loss", failing).start()

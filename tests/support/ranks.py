@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from model import distributed
+from model.training import distributed
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["support.ranks", "model.cli"])

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from model.batching import Batch, EncodedCorpus, Side, make_batch
 from model.config import ModelConfig
+from model.training.batching import Batch, EncodedCorpus, Side, make_batch
 
 EOS_ID = 3
 

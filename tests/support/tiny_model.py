@@ -14,13 +14,13 @@ import torch
 from filelock import FileLock
 from support.tiny_tokenizer import tiny_tokenizer
 
-from model.batching import corpus_sha256
 from model.checkpoint import load_checkpoint, save_checkpoint
 from model.config import ModelConfig, StackConfig
 from model.corpora.phrases import PhraseCorpus, make
 from model.errors import CheckpointError
-from model.settings import TrainingSettings
-from model.training import train
+from model.training.batching import corpus_sha256
+from model.training.settings import TrainingSettings
+from model.training.train import train
 from model.transformer import Transformer
 
 

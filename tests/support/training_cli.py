@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from model.corpora import phrases
-from model.settings import TrainingSettings
+from model.training.settings import TrainingSettings
 
 Pairs = list[tuple[str, str]]
 

@@ -13,7 +13,6 @@ from support.nasty_lines import NASTY_LINES
 from support.tiny_model import tiny_config
 from support.tiny_tokenizer import tiny_tokenizer
 
-from model.batching import encode_corpus
 from model.corpora.files import read_parallel, read_tsv
 from model.data_check import checking
 from model.data_check.checking import CheckOptions, check
@@ -21,8 +20,9 @@ from model.data_check.kinds import KINDS, Side
 from model.data_check.reading import SplitFiles
 from model.data_check.report import Finding, Report
 from model.errors import DataError
-from model.recipe import Split
 from model.tokenizer_training import train_tokenizer
+from model.training.batching import encode_corpus
+from model.training.recipe import Split
 
 CONFIG = tiny_config()
 OPTIONS = CheckOptions(

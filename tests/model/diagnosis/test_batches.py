@@ -9,9 +9,9 @@ import torch
 from support.tiny_batches import random_batch
 from support.tiny_model import tiny_config
 
-from model.batching import Batch
 from model.diagnosis.batches import check_batch, rows_of_batch
 from model.errors import DataError, TrainingError
+from model.training.batching import Batch
 
 CONFIG = tiny_config()
 

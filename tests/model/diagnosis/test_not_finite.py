@@ -13,7 +13,7 @@ from support.tiny_model import random_transformer
 
 from model.diagnosis.not_finite import FailedUpdate, explain, find_in_batches
 from model.diagnosis.trace import Fault, bad_weights, find_fault
-from model.gradients import GradientWorkers
+from model.training.gradients import GradientWorkers
 from model.transformer import Transformer
 
 ROWS = 6

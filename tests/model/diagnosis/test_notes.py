@@ -8,13 +8,13 @@ from support.tiny_batches import random_batch, random_corpus
 from support.tiny_model import random_transformer
 from support.tiny_tokenizer import tiny_tokenizer
 
-from model.batching import EncodedCorpus, side_of
 from model.diagnosis.early import EARLY_UPDATES, EarlyLoss
 from model.diagnosis.lines import name_lines
 from model.diagnosis.norms import GradientNorms, vanished_layers
 from model.diagnosis.overfitting import LossHistory
 from model.diagnosis.vocabulary import unseen_pieces
-from model.loss import token_loss
+from model.training.batching import EncodedCorpus, side_of
+from model.training.loss import token_loss
 
 
 def test_a_norm_that_explodes() -> None:

@@ -11,11 +11,11 @@ from support.tiny_batches import random_corpus
 from support.tiny_model import random_transformer, tiny_config
 
 import model.diagnosis.probe
-from model.batching import EncodedCorpus, Side
 from model.diagnosis.batches import check_batch
 from model.diagnosis.probe import PROBE_ROWS, check_masks, probe_batch
 from model.errors import TrainingError
-from model.loss import token_loss
+from model.training.batching import EncodedCorpus, Side
+from model.training.loss import token_loss
 from model.transformer import Transformer
 
 VARIANTS = [

@@ -10,7 +10,7 @@ from support.tiny_batches import random_batch, random_corpus
 from support.tiny_model import random_transformer
 
 from model.diagnosis.stall import Plateau, frozen_weights, source_use, typical_weight
-from model.loss import token_loss
+from model.training.loss import token_loss
 from model.transformer import Transformer
 
 CPU = torch.device("cpu")

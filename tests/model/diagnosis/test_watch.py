@@ -1,4 +1,4 @@
-"""Trainings with one thing planted that goes wrong, from model.training.train on."""
+"""Trainings with one thing planted that goes wrong, from model.training.train.train on."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ import torch
 from support.failing_update import fail_on_rank_1, failing_update
 from support.ranks import run_ranks
 
-import model.run
-import model.validation
-from model.batching import EncodedCorpus, make_batch
+import model.training.run
+import model.training.validation
 from model.checkpoint import load_checkpoint
 from model.config import ModelConfig
 from model.corpora import phrases
 from model.diagnosis import early, norms, stall
 from model.diagnosis.watch import Watch
-from model.distributed import Ranks
 from model.errors import DataError, TrainingError
-from model.progress import Progress
-from model.settings import TrainingSettings
-from model.training import train
+from model.training.batching import EncodedCorpus, make_batch
+from model.training.distributed import Ranks
+from model.training.progress import Progress
+from model.training.settings import TrainingSettings
+from model.training.train import train
 from model.transformer import Transformer
 
 SETTINGS = TrainingSettings(
@@ -59,7 +59,7 @@ def plant(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Transformer], 
             change(net)
             return net
 
-        monkeypatch.setattr(model.run, "Transformer", make)
+        monkeypatch.setattr(model.training.run, "Transformer", make)
 
     return changed
 
@@ -154,7 +154,7 @@ def test_a_source_mask_left_out(pairs, tmp_path: Path, monkeypatch) -> None:
         batch = make_batch(corpus, rows, config)
         return replace(batch, src_mask=torch.ones_like(batch.src_mask))
 
-    monkeypatch.setattr(model.run, "make_batch", unmasked)
+    monkeypatch.setattr(model.training.run, "make_batch", unmasked)
     with pytest.raises(TrainingError, match=r"calls padding a real token in line \d+ \('"):
         train(*pairs, replace(SETTINGS, max_updates=20), tmp_path, quiet=True)
 
@@ -164,7 +164,7 @@ def test_a_shift_left_out(pairs, tmp_path: Path, monkeypatch) -> None:
         batch = make_batch(corpus, rows, config)
         return replace(batch, tgt_in=batch.tgt_out.int())
 
-    monkeypatch.setattr(model.run, "make_batch", unshifted)
+    monkeypatch.setattr(model.training.run, "make_batch", unshifted)
     with pytest.raises(TrainingError, match="tgt_in equals tgt_out"):
         train(*pairs, SETTINGS, tmp_path, quiet=True)
 
@@ -175,7 +175,7 @@ def test_a_row_of_padding(pairs, tmp_path: Path, monkeypatch) -> None:
         batch.src_ids[-1], batch.src_mask[-1] = 0, False
         return batch
 
-    monkeypatch.setattr(model.run, "make_batch", emptied)
+    monkeypatch.setattr(model.training.run, "make_batch", emptied)
     with pytest.raises(DataError, match=r"no source token, only padding, in line \d+ \('"):
         train(*pairs, SETTINGS, tmp_path, quiet=True)
 
@@ -223,7 +223,9 @@ def test_notes_on_a_loss_a_norm_and_a_vocabulary(
 def test_notes_of_a_validation(pairs, tmp_path: Path, plant, monkeypatch, caplog) -> None:
     """Losses that part, layers without a gradient, dead heads."""
     losses = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
-    monkeypatch.setattr(model.validation, "validation_loss", lambda *_, **__: losses.pop(0))
+    monkeypatch.setattr(
+        model.training.validation, "validation_loss", lambda *_, **__: losses.pop(0)
+    )
     monkeypatch.setattr(norms, "VANISHED", 10.0)
 
     @torch.no_grad()

@@ -1,0 +1,1 @@
+"""BLEU and chrF with intervals, and whether a difference is more than chance."""

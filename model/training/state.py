@@ -1,0 +1,258 @@
+"""What a killed training needs to go on exactly where it was, in DIR/training.
+
+    state.json              settings, position, elapsed time, loss history
+    state.safetensors       weights, Adam's moments
+    tokenizer.model
+    snapshot-N.safetensors  the weights after N updates: of the last saves, for averaging, and of
+                            the best validation
+    history.jsonl           model.training.history
+
+The first three are replaced together (model.redo). Each snapshot is written once, before the state
+that names it, and removed after a state that does not.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from filelock import FileLock, Timeout
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from model import redo
+from model.checkpoint import load_weights, model_weights
+from model.errors import CheckpointError, ConfigError, TrainingError
+from model.training.best import Best
+from model.training.settings import TrainingSettings
+from model.transformer import Transformer
+from runtime.errors import TextError
+from runtime.tokenizer import Tokenizer
+
+FOLDER = "training"
+SCHEMA = 1
+HISTORY = "history.jsonl"
+_JSON, _TENSORS, _TOKENIZER = "state.json", "state.safetensors", "tokenizer.model"
+
+
+@dataclass(kw_only=True)
+class Position:
+    """How far training has come.
+
+    epoch, batch: the epoch under way, and how many of its batches are done. seconds: spent so far.
+    snapshots: after how many updates each of the last was taken. best: the best validated weights,
+    of which there is a snapshot too. ends_at: after how many updates training ends where that is
+    earlier than its settings say. window_*: sums over the current window of the check for a loss
+    that stands still; last_window: the mean of the one before.
+    """
+
+    updates: int = 0
+    epoch: int = 0
+    batch: int = 0
+    seconds: float = 0.0
+    snapshots: list[int] = field(default_factory=list)
+    best: Best | None = None
+    ends_at: int | None = None
+    window_nll: float = 0.0
+    window_tokens: int = 0
+    last_window: float | None = None
+
+    def __post_init__(self) -> None:
+        whole = (
+            self.updates, self.epoch, self.batch, self.window_tokens, *self.snapshots,
+            self.ends_at or 0,
+        )  # fmt: skip
+        if not all(isinstance(value, int) and value >= 0 for value in whole):
+            raise ValueError(f"{self} counts something that can't be counted")
+        numbers = (self.seconds, self.window_nll, self.last_window or 0.0)
+        if not all(isinstance(value, int | float) and math.isfinite(value) for value in numbers):
+            raise ValueError(f"{self} holds a number that is none")
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        """What dataclasses.asdict gave."""
+        best = values.get("best")
+        return cls(**{**values, "best": None if best is None else Best.from_json(best)})
+
+
+@dataclass(frozen=True, kw_only=True)
+class SavedState:
+    """A state as read: what it belongs to, where it stood, and its tensors."""
+
+    settings: TrainingSettings
+    corpus: str
+    position: Position
+    tokenizer_proto: bytes
+    tensors: Mapping[str, Tensor]
+
+    def restore(self, model: Transformer, optimizer: torch.optim.Optimizer) -> None:
+        """Puts weights and Adam's moments back."""
+        try:
+            load_weights(model, _part(self.tensors, "model."))
+            state = optimizer.state_dict()
+            for index in range(len(state["param_groups"][0]["params"])):
+                state["state"][index] = {
+                    name: self.tensors[f"adam.{index}.{name}"]
+                    for name in ("step", "exp_avg", "exp_avg_sq")
+                    if f"adam.{index}.{name}" in self.tensors
+                }
+            optimizer.load_state_dict(state)
+        except (KeyError, RuntimeError) as error:
+            raise CheckpointError(
+                f"the saved training state does not fit its settings ({error}); start anew with "
+                "--force"
+            ) from error
+
+
+@contextmanager
+def training_lock(directory: Path) -> Iterator[None]:
+    """Held while a training runs. Raises TrainingError if another one holds it."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(str(directory / ".training.lock"))
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise TrainingError(
+            f"another training is writing to {directory}; wait for it, or give another --out"
+        ) from None
+    except OSError as error:
+        raise CheckpointError(
+            f"cannot write to {directory}: {error.strerror or error}; choose a directory that can "
+            "be written"
+        ) from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def has_state(directory: Path) -> bool:
+    folder = directory / FOLDER
+    return (folder / _JSON).is_file() or (folder / redo.PENDING / _JSON).is_file()
+
+
+def save_state(
+    directory: Path,
+    *,
+    settings: TrainingSettings,
+    corpus: str,
+    position: Position,
+    tokenizer_proto: bytes,
+    model: Transformer,
+    optimizer: torch.optim.Optimizer,
+) -> None:
+    """Saves all of it, and the weights once more as a snapshot; drops snapshots too old to count.
+
+    Raises CheckpointError if the directory cannot be written.
+    """
+    folder = directory / FOLDER
+    weights = save_snapshot(directory, position.updates, model)
+    position.snapshots = [*position.snapshots, position.updates][-settings.average :]
+    tensors = {f"model.{name}": tensor for name, tensor in weights.items()}
+    for index, values in optimizer.state_dict()["state"].items():
+        tensors |= {f"adam.{index}.{name}": value.cpu() for name, value in values.items()}
+    values = {
+        "schema": SCHEMA,
+        "settings": settings.to_json(),
+        "corpus": corpus,
+        "position": dataclasses.asdict(position),
+    }
+    text = json.dumps(values, indent=2, allow_nan=False)
+    redo.write_together(
+        folder,
+        {
+            _JSON: lambda target: target.write_text(text, encoding="utf-8"),
+            _TENSORS: lambda target: save_file(tensors, target),
+            _TOKENIZER: lambda target: target.write_bytes(tokenizer_proto),
+        },
+    )
+    best = [] if position.best is None else [position.best.updates]
+    _remove_snapshots(folder, keep=[*position.snapshots, *best])
+
+
+def save_snapshot(directory: Path, updates: int, model: Transformer) -> dict[str, Tensor]:
+    """The weights, to be read by average_snapshots; returns them (model_weights).
+
+    Raises CheckpointError if the directory cannot be written.
+    """
+    weights = model_weights(model)
+    name = f"snapshot-{updates}.safetensors"
+    redo.write_together(directory / FOLDER, {name: lambda target: save_file(weights, target)})
+    return weights
+
+
+def load_state(directory: Path) -> SavedState:
+    """Raises CheckpointError if the state is damaged or of another version."""
+    folder = directory / FOLDER
+    redo.finish_pending(folder)
+    advice = "start anew with --force"
+    try:
+        values = json.loads((folder / _JSON).read_text(encoding="utf-8"))
+        if values["schema"] != SCHEMA:
+            raise CheckpointError(
+                f"{folder / _JSON} has schema {values['schema']!r}, expected {SCHEMA}; resume with "
+                f"the version of leanseq that wrote it, or {advice}"
+            )
+        tokenizer_proto = (folder / _TOKENIZER).read_bytes()
+        Tokenizer(tokenizer_proto)  # complains now if it is damaged
+        return SavedState(
+            settings=TrainingSettings.from_json(values["settings"]),
+            corpus=values["corpus"],
+            position=Position.from_json(values["position"]),
+            tokenizer_proto=tokenizer_proto,
+            tensors=load_file(folder / _TENSORS),
+        )
+    except (
+        OSError, ValueError, KeyError, TypeError, SafetensorError, ConfigError, TextError,
+    ) as error:  # fmt: skip
+        raise CheckpointError(
+            f"the training state in {folder} is damaged ({error}); {advice}"
+        ) from error
+
+
+def remove_state(directory: Path) -> None:
+    """So that training starts anew."""
+    folder = directory / FOLDER
+    for name in (_JSON, _TENSORS, _TOKENIZER):
+        (folder / name).unlink(missing_ok=True)
+        (folder / redo.PENDING / name).unlink(missing_ok=True)
+    (folder / HISTORY).unlink(missing_ok=True)
+    _remove_snapshots(folder, keep=())
+
+
+def average_snapshots(directory: Path, updates: Sequence[int]) -> dict[str, Tensor]:
+    """The mean of the snapshots taken after so many updates, in float64 on the way.
+
+    Raises CheckpointError if one is missing or damaged.
+    """
+    total: dict[str, Tensor] = {}
+    for count in updates:
+        path = directory / FOLDER / f"snapshot-{count}.safetensors"
+        try:
+            weights = load_file(path)
+        except (OSError, SafetensorError) as error:
+            raise CheckpointError(
+                f"{path} cannot be read ({error}); start anew with --force"
+            ) from error
+        for name, tensor in weights.items():
+            total[name] = total.get(name, torch.zeros((), dtype=torch.float64)) + tensor.double()
+    return {name: (tensor / len(updates)).float() for name, tensor in total.items()}
+
+
+def _remove_snapshots(folder: Path, keep: Sequence[int]) -> None:
+    names = {f"snapshot-{count}.safetensors" for count in keep}
+    for path in folder.glob("snapshot-*.safetensors"):
+        if path.name not in names:
+            path.unlink(missing_ok=True)
+
+
+def _part(tensors: Mapping[str, Any], prefix: str) -> dict[str, Tensor]:
+    return {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}

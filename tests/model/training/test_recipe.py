@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from model.errors import ConfigError, DataError
+from model.training.recipe import evaluation_command, load_recipe, recipe_names
+from model.training.settings import TrainingSettings
+from runtime.options import SearchOptions
+
+MINE = """
+title = "Mine"
+[data]
+train = ["a.tsv"]
+valid = ["b.en", "b.de"]
+test = ["c.tsv"]
+where = "my cellar"
+licence = "mine"
+[search]
+beam_size = 3
+[settings]
+warmup = 7
+"""
+
+
+def test_every_recipe_can_be_used() -> None:
+    assert recipe_names() == ["multi30k-en-de", "multi30k-en-fr", "tatoeba-en-zh"]
+    for name in recipe_names():
+        recipe = load_recipe(name)
+        assert recipe.describe().startswith(f"{name}: ")
+        assert recipe.settings != TrainingSettings()
+        assert recipe.search.beam_size == 5
+        assert recipe.about()["search_defaults"] == {"beam_size": 5, "length_penalty": 1.0}
+
+
+def test_a_recipe_of_ones_own(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(MINE)
+    recipe = load_recipe(str(path))
+    assert recipe.name == "mine"
+    assert recipe.settings == TrainingSettings(warmup=7)
+    assert recipe.search == SearchOptions(beam_size=3)
+    assert recipe.describe().split("\n")[1:] == [
+        "  files     a.tsv, b.en, b.de, c.tsv",
+        "  from      my cellar",
+        "  licence   mine",
+    ]
+    (tmp_path / "a.tsv").write_text("one\teins\t1\t2\ntwo\tzwei\t3\t4\n")
+    for name in ("b.en", "b.de"):
+        (tmp_path / f"{name}.gz").write_bytes(gzip.compress(b"three\n"))
+    assert recipe.read("train", tmp_path) == [("one", "eins"), ("two", "zwei")]
+    assert recipe.read("valid", tmp_path) == [("three", "three")]
+
+
+def test_missing_files_are_named_with_where_they_come_from(tmp_path: Path) -> None:
+    (tmp_path / "val.de.gz").write_bytes(b"")
+    with pytest.raises(DataError) as error:
+        load_recipe("multi30k-en-de").read("valid", tmp_path)
+    assert str(error.value) == (
+        f"{tmp_path} lacks val.en (or val.en.gz), which recipe multi30k-en-de needs; get it from "
+        "https://github.com/multi30k/dataset, folder data/task1/raw"
+    )
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "text"),
+    [
+        ("title", "titel", "lacks 'title'; model/training/recipe.py says"),
+        ("warmup", "warm_up", "can't be used: unknown training setting 'warm_up'; did you mean"),
+        ("beam_size", "beams", "can't be used: unknown search option 'beams'"),
+        ('["a.tsv"]', "[]", r"can't be used: train is \[\]; expected one TSV, or two aligned"),
+        ('["a.tsv"]', "[1]", r"can't be used: train is \[1\]; expected one TSV, or two aligned"),
+        ('["a.tsv"]', "7", "can't be used: 'int' object is not iterable"),
+        ("[settings]", "[settings", "can't be used: Expected"),
+    ],
+)
+def test_recipes_that_are_none(tmp_path: Path, before: str, after: str, text: str) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(MINE.replace(before, after))
+    with pytest.raises(ConfigError, match=f"recipe mine {text}"):
+        load_recipe(str(path))
+
+
+def test_recipes_that_are_not_there(tmp_path: Path) -> None:
+    with pytest.raises(
+        ConfigError, match="there is no recipe 'multi40k'; expected one of multi30k"
+    ):
+        load_recipe("multi40k")
+    with pytest.raises(ConfigError, match=r"no\.toml can't be read \(No such file or directory\)"):
+        load_recipe(str(tmp_path / "no.toml"))
+
+
+@pytest.mark.parametrize(
+    ("test", "flags"),
+    [
+        ([], "--src SRC --ref REF"),
+        (["my test.tsv"], "--tsv 'my test.tsv'"),
+        (["t.en", "t.de.gz"], "--src t.en --ref t.de.gz"),
+    ],
+)
+def test_what_to_type_to_score_it(test: list[str], flags: str) -> None:
+    command = evaluation_command(Path("out"), [Path(name) for name in test])
+    assert command == f"python -m model evaluate --checkpoint out {flags}"
