@@ -15,9 +15,10 @@ import torch
 
 pytest.importorskip("ctranslate2")
 
-from support.ctranslate2_model import convert, token_name
+import ctranslate2
 from support.tiny_model import random_transformer
 
+from benchmarks.peers.ctranslate2_model import suppressed, token_name, write_ctranslate2
 from model.config import ModelConfig
 from model.eager import EagerBackend, special_token_ids
 from model.transformer import Transformer
@@ -58,10 +59,9 @@ class Pair:
     def __init__(self, model: Transformer, path: Path) -> None:
         self.config: ModelConfig = model.config
         self.backend = EagerBackend(model)
-        self.translator = convert(model, path)
+        write_ctranslate2(model, path)
+        self.translator = ctranslate2.Translator(str(path), inter_threads=1, intra_threads=1)
         self.special_ids = special_token_ids(self.config)
-        banned = set(self.config.banned_ids) - {self.special_ids.unk}  # disable_unk does it
-        self.suppressed = [[token_name(i, self.config)] for i in sorted(banned)]
 
     def ours(self, sources: list[list[int]], options: SearchOptions) -> list[list[Hypothesis]]:
         return search(self.backend, sources, options, self.special_ids)
@@ -79,7 +79,7 @@ class Pair:
             min_decoding_length=options.min_length,
             max_decoding_length=max_length,
             disable_unk=True,
-            suppress_sequences=self.suppressed,
+            suppress_sequences=suppressed(self.config),
             return_scores=True,
         )
         return results
