@@ -8,7 +8,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import socket
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.distributed import TCPStore
 
 from model.training import distributed
 
@@ -26,10 +26,11 @@ _context.set_forkserver_preload(["support.ranks", "model.cli"])
 
 @dataclass(frozen=True, kw_only=True)
 class Rank:
-    """A process that was started, and the file of all it prints."""
+    """A process that was started, the file of all it prints, and where the ranks meet."""
 
     process: BaseProcess
     printed: Path
+    store: TCPStore  # lives as long as this does
 
     def finish(self) -> tuple[int, str]:
         """Waits for its end -> exit code, what it printed."""
@@ -42,18 +43,16 @@ def start_ranks(
     size: int, target: Callable[..., object], arguments: Sequence[Any], folder: Path
 ) -> list[Rank]:
     """Starts target(*arguments) in `size` processes that know of each other."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = found.getsockname()[1]
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # as torchrun's agent
     ranks = []
     for rank in range(size):
-        values = {"RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": rank, "MASTER_PORT": port}
+        values = {"RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": rank, "MASTER_PORT": store.port}
         environment = {name: str(value) for name, value in values.items()}
-        environment["MASTER_ADDR"] = "127.0.0.1"
+        environment |= {"MASTER_ADDR": "127.0.0.1", "TORCHELASTIC_USE_AGENT_STORE": "True"}
         printed = folder / f"rank-{rank}.txt"
         process = _context.Process(target=_run, args=(target, arguments, environment, printed))
         process.start()
-        ranks.append(Rank(process=process, printed=printed))
+        ranks.append(Rank(process=process, printed=printed, store=store))
     return ranks
 
 
