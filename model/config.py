@@ -7,13 +7,13 @@ import later (Marian, BART, NLLB, T5) differ by a value only.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self, get_args
 
 from model.errors import ConfigError
+from runtime.errors import nearest_hint
 
 Norm = Literal["pre", "post"]
 Positions = Literal["sinusoidal", "learned", "rotary"]
@@ -184,8 +184,7 @@ def _build(kind: Any, values: Any, prefix: str) -> Any:
     known = [f.name for f in dataclasses.fields(kind)]
     for key in values:
         if key not in known:
-            near = difflib.get_close_matches(str(key), known, n=1)
-            hint = f"did you mean {prefix}{near[0]!r}?" if near else f"known: {', '.join(known)}"
+            hint = nearest_hint(str(key), known, prefix)
             raise ConfigError(f"unknown model config key {prefix}{key!r}; {hint}")
     required = [f.name for f in dataclasses.fields(kind) if _is_required(f)]
     missing = [name for name in required if name not in values]

@@ -18,6 +18,9 @@ was found, what was expected and what to do.
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Sequence
+
 
 class LeanseqError(Exception):
     """Root of every error raised on purpose. `exit_code` is what the command line exits with."""
@@ -85,3 +88,9 @@ class UnavailableError(BackendError):
     def __init__(self, message: str, *, short: str) -> None:
         super().__init__(message)
         self.short = short
+
+
+def nearest_hint(found: str, known: Sequence[str], prefix: str = "") -> str:
+    """What an unknown name may have been meant to be: the nearest known one, or all of them."""
+    near = difflib.get_close_matches(found, known, n=1)
+    return f"did you mean {prefix}{near[0]!r}?" if near else f"known: {', '.join(known)}"

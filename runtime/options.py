@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
-from runtime.errors import OptionError
+from runtime.errors import OptionError, nearest_hint
 
 LengthPenalty = Literal["power", "gnmt"]
 
@@ -130,7 +129,5 @@ class SearchOptions:
         known = [field.name for field in dataclasses.fields(cls)]
         for key in values:
             if key not in known:
-                near = difflib.get_close_matches(key, known, n=1)
-                hint = f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(known)}"
-                raise OptionError(f"unknown search option {key!r}{hint}")
+                raise OptionError(f"unknown search option {key!r}; {nearest_hint(key, known)}")
         return cls(**values)

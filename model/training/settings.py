@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Any, Literal, Self, get_args
 
 from model.config import PRESETS, CrossScore, ModelConfig, Norm, Positions
 from model.errors import ConfigError
+from runtime.errors import nearest_hint
 
 Precision = Literal["auto", "fp32", "bf16"]
 
@@ -182,9 +182,7 @@ class TrainingSettings:
         known = [f.name for f in dataclasses.fields(cls)]
         for key in values:
             if key not in known:
-                near = difflib.get_close_matches(key, known, n=1)
-                hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
-                raise ConfigError(f"unknown training setting {key!r}; {hint}")
+                raise ConfigError(f"unknown training setting {key!r}; {nearest_hint(key, known)}")
         return cls(**values)
 
 
