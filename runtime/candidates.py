@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from runtime.backend import BoolArray, Candidates, FloatArray, IntArray
+from runtime.backend import Candidates, FloatArray, IntArray
 
 # At or below it a score means "cannot be reached": banned tokens lie at -1e9, dead beams at -inf,
 # and no sum of honest log-probabilities comes near.
@@ -84,7 +84,8 @@ def sort_candidates(candidates: Candidates) -> Beams:
     Backends deliver them in this order where they can; TensorRT's TopK promises none among ties.
     """
     scores, token_ids, parents = candidates.scores, candidates.token_ids, candidates.parents
-    if (scores[:, :-1] > scores[:, 1:]).all():
+    falling = scores[:, :-1] > scores[:, 1:]
+    if np.count_nonzero(falling) == falling.size:
         return Beams(token_ids, parents, scores)
     order = np.lexsort((token_ids, parents, -scores), axis=-1)
     return Beams(token_ids, parents, scores).take(order)
@@ -99,12 +100,14 @@ def replace_ended(ranked: Beams, eos_id: int) -> Beams:
     """
     beam_size = ranked.token_ids.shape[1] // 2
     is_eos = ranked.token_ids == eos_id  # [B, 2K]
-    ends: BoolArray = is_eos[:, :beam_size]
-    if not ends.any():
-        return ranked.first(beam_size)
-    spare = np.argsort(is_eos[:, beam_size:], axis=1, kind="stable")  # those that are not EOS first
-    source = np.tile(np.arange(beam_size), (len(ends), 1))
-    row, slot = np.nonzero(ends)
-    taken = np.cumsum(ends, axis=1)[row, slot] - 1  # how many slots before it are replaced
-    source[row, slot] = beam_size + spare[row, taken]
-    return ranked.take(source)
+    going = ranked.first(beam_size)
+    row, slot = np.nonzero(is_eos[:, :beam_size])  # [n] each, row by row: few of B*K
+    if len(row):
+        # By pair, not by sentence: what a step costs here does not grow with the batch.
+        spare = np.argsort(is_eos[row, beam_size:], axis=1, kind="stable")  # not EOS first: [n, K]
+        pair = np.arange(len(row))
+        taken = pair - np.searchsorted(row, row)  # how many slots of the row before it are replaced
+        source = beam_size + spare[pair, taken]
+        for array, candidates in zip(going, ranked, strict=True):
+            array[row, slot] = candidates[row, source]
+    return going

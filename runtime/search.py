@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from runtime.backend import Backend, BoolArray, Candidates, Capabilities, IntArray
+from runtime.backend import Backend, BoolArray, Candidates, Capabilities, FloatArray, IntArray
 from runtime.candidates import UNREACHABLE, Beams, replace_ended, sort_candidates
 from runtime.errors import BackendError, OptionError, SplitBatchError
 from runtime.manifest import SpecialTokenIds
@@ -107,14 +107,15 @@ def _search_together(
             beams = replace_ended(ranked, special_ids.eos)
         if np.isnan(reached.scores).any():
             raise BackendError(_nan_text(backend.capabilities, step))
-        done = found.add(rows, reached, beams, at_limit=limits[rows] == step + 1)
-        if done.all():
+        done = found.add(rows, reached, beams, at_limit=limits == step + 1)
+        num_done = np.count_nonzero(done)
+        if num_done == len(rows):
             break
-        if done.any():
+        if num_done:
             going = np.flatnonzero(~done)
-            rows, beams = rows[going], beams.rows(going)
+            rows, limits, beams = rows[going], limits[going], beams.rows(going)
             state = backend.keep(state, going.astype(np.int32))
-    return found.ended if all_ended else found.results()
+    return found.ended() if all_ended else found.results()
 
 
 def max_lengths(
@@ -214,20 +215,35 @@ class _Step(NamedTuple):
     parents: IntArray  # [B,K]
 
 
+class _Ended(NamedTuple):
+    """Hypotheses that ended at one step: [n] each, by row, then rank."""
+
+    step: int
+    sources: npt.NDArray[np.intp]
+    parents: IntArray  # the beam of the step before that each continues
+    token_ids: IntArray  # the last of each
+    sums: FloatArray
+
+
 class _Found:
-    """The hypotheses that ended, and the back-pointers that spell them."""
+    """The hypotheses that ended, and the back-pointers that spell them.
+
+    They are spelt when all have ended, step by step for all of them together: one at a time would
+    cost a large batch as much as the rest of the search.
+    """
 
     def __init__(
         self, num_sources: int, beam_size: int, options: SearchOptions, eos_id: int
     ) -> None:
         self._options, self._eos_id = options, eos_id
+        self._beam_size = beam_size
         # K=1 is CTranslate2's greedy loop, which knows no patience.
         self._enough = 1 if beam_size == 1 else options.max_finished
         if options.sampling:
             self._enough = beam_size
         self._num_sources = num_sources
         self._steps: list[_Step] = []
-        self.ended: list[list[Hypothesis]] = [[] for _ in range(num_sources)]
+        self._ended: list[_Ended] = []
         self._counts = np.zeros(num_sources, dtype=np.int64)  # of ended
 
     def add(
@@ -240,15 +256,17 @@ class _Found:
         """
         is_eos = reached.token_ids == self._eos_id
         ends = (is_eos | at_limit[:, None]) & (reached.scores > UNREACHABLE)
-        if ends.any():
-            for row, rank in np.argwhere(ends).tolist():
-                self._store(rows[row], reached, row, rank)
+        if np.count_nonzero(ends):
+            self._store(rows, reached, *np.nonzero(ends))
         counts = self._counts[rows]
+        done = at_limit | (counts >= self._enough)
         alive = going.scores > UNREACHABLE
-        done: BoolArray = at_limit | (counts >= self._enough) | ~alive.any(axis=1)
-        if done.any():
-            for row in np.flatnonzero(done & (counts == 0)).tolist():
-                self._store(rows[row], reached, row, 0)  # nothing can be reached: the best of that
+        if np.count_nonzero(alive) < alive.size:
+            done |= ~alive.any(axis=1)
+        if np.count_nonzero(done):
+            nothing = np.flatnonzero(done & (counts == 0))  # could be reached: the best of that
+            if len(nothing):
+                self._store(rows, reached, nothing, np.zeros_like(nothing))
         if self._steps and self._steps[-1].rows is rows:
             row_of = self._steps[-1].row_of
         else:
@@ -257,28 +275,65 @@ class _Found:
         self._steps.append(_Step(rows, row_of, going.token_ids, going.parents))
         return done
 
-    def _store(self, source: int, reached: Beams, row: int, rank: int) -> None:
-        spelt = [int(reached.token_ids[row, rank])]
-        beam = int(reached.parents[row, rank])
-        for step in reversed(self._steps):
-            place = step.row_of[source], beam
-            spelt.append(int(step.token_ids[place]))
-            beam = int(step.parents[place])
-        finished = spelt[0] == self._eos_id
-        sum_log_prob = float(reached.scores[row, rank])
-        self.ended[source].append(
-            Hypothesis(
-                token_ids=tuple(reversed(spelt[1:] if finished else spelt)),
-                score=normalise(sum_log_prob, len(spelt), self._options),
-                sum_log_prob=sum_log_prob,
-                finished=finished,
+    def _store(
+        self,
+        rows: npt.NDArray[np.intp],
+        reached: Beams,
+        places: npt.NDArray[np.intp],
+        ranks: npt.NDArray[np.intp],
+    ) -> None:
+        """places, ranks [n]: which of rows [B], and which of its candidates, has ended."""
+        sources = rows[places]
+        self._ended.append(
+            _Ended(
+                len(self._steps),
+                sources,
+                reached.parents[places, ranks],
+                reached.token_ids[places, ranks],
+                reached.scores[places, ranks],
             )
         )
-        self._counts[source] += 1
+        self._counts += np.bincount(sources, minlength=self._num_sources)
+
+    def ended(self) -> list[list[Hypothesis]]:
+        """Of each source, in the order in which they ended."""
+        found: list[list[Hypothesis]] = [[] for _ in range(self._num_sources)]
+        # Those that ended last come first, so that those which a step holds are the first n.
+        late_first = self._ended[::-1]
+        if not late_first:
+            return found
+        lengths = np.concatenate([np.full(len(e.sources), e.step) for e in late_first])  # no last
+        sources = np.concatenate([ended.sources for ended in late_first])
+        beams = np.concatenate([ended.parents for ended in late_first])
+        longest = int(lengths[0])
+        spelt = np.empty((len(sources), longest), dtype=np.int32)
+        holding = np.searchsorted(-lengths, -np.arange(longest), side="left")  # of each step
+        for step in reversed(range(longest)):
+            count, there = int(holding[step]), self._steps[step]
+            places = there.row_of[sources[:count]] * self._beam_size + beams[:count]
+            spelt[:count, step] = there.token_ids.take(places)
+            beams[:count] = there.parents.take(places)
+        texts = spelt.tolist()
+        end = len(sources)
+        for ended in self._ended:
+            end -= len(ended.sources)
+            records = zip(ended.sources, ended.token_ids, ended.sums, strict=True)
+            for place, (source, last, sum_log_prob) in enumerate(records, start=end):
+                finished = int(last) == self._eos_id
+                token_ids = texts[place][: ended.step] + ([] if finished else [int(last)])
+                found[source].append(
+                    Hypothesis(
+                        token_ids=tuple(token_ids),
+                        score=normalise(float(sum_log_prob), ended.step + 1, self._options),
+                        sum_log_prob=float(sum_log_prob),
+                        finished=finished,
+                    )
+                )
+        return found
 
     def results(self) -> list[list[Hypothesis]]:
         """Best first; among equal scores the one that ended first."""
         return [
             sorted(ended, key=lambda found: -found.score)[: self._options.num_hypotheses]
-            for ended in self.ended
+            for ended in self.ended()
         ]
