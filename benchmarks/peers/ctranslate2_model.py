@@ -45,10 +45,12 @@ def write_ctranslate2(
         (spec.decoder, model.decoder.embedding, spec.decoder.embeddings, sizes[1]),
     ):
         _embedding(target, side, embedding, size)
-    for target, layer in zip(spec.encoder.layer, model.encoder.layers, strict=True):
+    encoder_layers: Any = model.encoder.layers  # mypy knows them as Module
+    decoder_layers: Any = model.decoder.layers
+    for target, layer in zip(spec.encoder.layer, encoder_layers, strict=True):
         _self_attention(target.self_attention, layer.self_attention, layer.self_residual)
         _feed_forward(target.ffn, layer.ffn, layer.ffn_residual)
-    for target, layer in zip(spec.decoder.layer, model.decoder.layers, strict=True):
+    for target, layer in zip(spec.decoder.layer, decoder_layers, strict=True):
         _self_attention(target.self_attention, layer.self_attention, layer.self_residual)
         _cross_attention(target.attention, layer.cross_attention, layer.cross_residual)
         _feed_forward(target.ffn, layer.ffn, layer.ffn_residual)

@@ -1,0 +1,105 @@
+"""The record as pictures, drawn by matplotlib."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.peers.cost import Curve
+from benchmarks.peers.subjects import SUBJECTS, missing_peer
+from runtime.errors import OptionError
+
+_DPI = 130
+_COLORS = {"fp32": "tab:blue", "int8": "tab:orange"}
+_POINT_AREA = 4.0  # square points a MB, so that twice the memory is twice the area
+_LEAST_AREA = 20.0
+
+
+def check_plot_path(path: Path) -> None:
+    """Raises OptionError unless the name ends in .png, MissingExtraError without matplotlib."""
+    if path.suffix.lower() != ".png":
+        raise OptionError(f"--plot is {path}; expected the name of a PNG, such as peers.png")
+    _figure(1)
+
+
+def cost_path(path: Path) -> Path:
+    """Where the cost goes: beside the other plot."""
+    return path.with_name(f"{path.stem}-cost.png")
+
+
+def plot_pareto(record: Mapping[str, Any], path: Path) -> bool:
+    """Latency against BLEU, the area of a point its memory; False, and nothing is written, where no
+    BLEU was measured."""
+    block = record["threads"][0]
+    scored = {n: found for n, found in record["subjects"].items() if found["quality"]}
+    if not scored:
+        return False
+    workload = block["workloads"].get("1x4") or next(iter(block["workloads"].values()))
+    figure, (axes,) = _figure(1)
+    for name, found in scored.items():
+        ms = workload["subjects"][name]["ms"]["p50"]
+        memory = found["footprint"]["rss_used"] / 1e6
+        bleu = found["quality"]["bleu"]
+        axes.scatter(
+            ms,
+            bleu,
+            s=max(_LEAST_AREA, _POINT_AREA * memory),
+            color=_COLORS[found["group"]],
+            alpha=0.5,
+            edgecolors="black",
+            linewidths=1.5 if name.startswith("leanseq") else 0.3,
+        )
+        axes.annotate(
+            f"{found['label']}, {memory:.0f} MB", (ms, bleu), fontsize=7,
+            xytext=(4, 4), textcoords="offset points",
+        )  # fmt: skip
+    axes.set_xscale("log")
+    axes.margins(0.25)
+    axes.set_xlabel(f"ms a line, p50: {workload['label']}, {block['label']}")
+    axes.set_ylabel("BLEU")
+    axes.set_title("to the upper left is better; the area is memory", fontsize=9)
+    _save(figure, path)
+    return True
+
+
+def plot_cost(cost: Mapping[str, Any], path: Path) -> None:
+    """Both curves, what was measured as points and the fitted terms as lines."""
+    figure, both = _figure(2)
+    for axes, over, label in zip(
+        both, ("lengths", "beams"), ("target tokens", "beams"), strict=True
+    ):
+        for name, found in cost[over].items():
+            curve = Curve(
+                sizes=tuple(found["sizes"]),
+                ms=tuple(found["ms"]),
+                terms={int(power): ms for power, ms in found["terms"].items()},
+            )
+            fine = np.linspace(0, curve.sizes[-1], 100)
+            (line,) = axes.plot(
+                fine, [curve.fitted(x) for x in fine], linewidth=1, label=SUBJECTS[name].label
+            )
+            axes.scatter(curve.sizes, curve.ms, s=14, color=line.get_color())
+        axes.set_xlabel(label)
+        axes.set_ylabel("ms a line")
+        axes.set_ylim(bottom=0)
+        axes.legend(fontsize=7)
+    _save(figure, path)
+
+
+def _figure(count: int) -> tuple[Any, list[Any]]:
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ModuleNotFoundError as error:
+        raise missing_peer(error) from error
+    figure = Figure(figsize=(6.4 * count, 4.4), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure, [figure.add_subplot(1, count, number + 1) for number in range(count)]
+
+
+def _save(figure: Any, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=_DPI)

@@ -1,0 +1,109 @@
+"""Times of several subjects, taken in turns, and what is made of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from benchmarks.peers.settings import Setting
+from benchmarks.peers.subjects import Found, Threads
+from benchmarks.peers.worker import Worker
+from benchmarks.timing import Times, paired_ratio, percentiles_ms
+from runtime.options import SearchOptions
+
+SETTLE_S = 0.02
+"""A thread pool goes on spinning for some milliseconds after its last work, on a core that the
+next subject needs."""
+_PERCENTS = (50, 95, 99)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Effort:
+    """rounds: of each item; slow_rounds: for subjects that are slow. sentences: timed one at a
+    time; batches: of 32. warmup_lines: of the first item, before anything is timed."""
+
+    rounds: int = 5
+    slow_rounds: int = 1
+    sentences: int = 20
+    batches: int = 2
+    warmup_lines: int = 64
+
+
+@dataclass(kw_only=True)
+class Timing:
+    """seconds [rounds, items]; the lines and the target tokens of each item; the translations of
+    the last round, where they were asked for."""
+
+    seconds: Times
+    lines: list[int]
+    tokens: list[int]
+    found: list[Found] = field(default_factory=list)
+
+    def summary(self) -> dict[str, Any]:
+        """{"ms": {"p50", "p95", "p99"} a line, "tokens_per_second": of the median round}."""
+        rounds = self.seconds.sum(axis=1)
+        return {
+            "ms": percentiles_ms(self.seconds / np.array(self.lines), _PERCENTS),
+            "tokens_per_second": sum(self.tokens) / float(np.median(rounds)),
+            "tokens": sum(self.tokens),
+            "rounds": len(self.seconds),
+            "items": len(self.lines),
+        }
+
+
+def take_turns(
+    workers: Mapping[str, Worker],
+    settings: Mapping[str, Setting],
+    items: Sequence[list[str]],
+    options: SearchOptions,
+    threads: Threads,
+    effort: Effort,
+    *,
+    want_found: bool = False,
+) -> dict[str, Timing]:
+    """Every item to every subject in turn, the order turned round at each; slow subjects take part
+    in the first rounds only."""
+    rounds = {
+        name: effort.slow_rounds if worker.subject.slow else effort.rounds
+        for name, worker in workers.items()
+    }
+    for name, worker in workers.items():
+        for lines in items[: 1 if worker.subject.slow else 2]:
+            worker.translate(lines[: effort.warmup_lines], options, settings.get(name))
+    timings = {
+        name: Timing(
+            seconds=np.zeros((rounds[name], len(items))),
+            lines=[len(item) for item in items],
+            tokens=[0] * len(items),
+        )
+        for name in workers
+    }
+    order = list(workers)
+    for round_index in range(max(rounds.values(), default=0)):
+        for place, lines in enumerate(items):
+            for name in order:
+                if round_index >= rounds[name]:
+                    continue
+                if threads.count > 1:
+                    time.sleep(SETTLE_S)
+                wanted = want_found and round_index == rounds[name] - 1
+                timed = workers[name].translate(
+                    lines, options, settings.get(name), want_found=wanted
+                )
+                timing = timings[name]
+                timing.seconds[round_index, place] = timed.seconds
+                timing.tokens[place] = sum(timed.num_tokens)
+                timing.found += timed.found or ()
+            order.reverse()
+    return timings
+
+
+def ratio(slow: Timing, fast: Timing) -> dict[str, Any]:
+    """Of the rounds that both took part in: how many times as long `slow` took, pair by pair."""
+    shared = min(len(slow.seconds), len(fast.seconds))
+    found = paired_ratio(slow.seconds[:shared], fast.seconds[:shared]).to_json()
+    return {**found, "pairs": shared * slow.seconds.shape[1]}

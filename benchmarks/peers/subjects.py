@@ -1,0 +1,255 @@
+"""What is measured, and how each is opened: in a process of its own, with nothing else loaded.
+
+Nothing here imports torch, onnxruntime or ctranslate2 before a subject needs it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from benchmarks.peers.settings import Setting
+from runtime.bundle import Bundle
+from runtime.errors import BundleError, MissingExtraError, OptionError
+from runtime.options import SearchOptions
+from runtime.tokenizer import Tokenizer
+from runtime.translator import Translator
+
+if TYPE_CHECKING:
+    from model.transformer import Transformer
+
+Group = Literal["fp32", "int8"]
+"""What is compared with what: each group has its CTranslate2."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """slow: measured in fewer rounds, so that a run takes minutes."""
+
+    name: str
+    label: str
+    group: Group
+    slow: bool = False
+
+
+SUBJECTS = {
+    subject.name: subject
+    for subject in (
+        Subject(name="eager", label="PyTorch eager, KV cache", group="fp32", slow=True),
+        Subject(name="torch-int8", label="PyTorch dynamic INT8", group="int8", slow=True),
+        Subject(name="plain-fp32", label="ORT plain loop FP32", group="fp32", slow=True),
+        Subject(name="plain-int8", label="ORT plain loop INT8", group="int8", slow=True),
+        Subject(name="ctranslate2-float32", label="CTranslate2 float32", group="fp32"),
+        Subject(name="ctranslate2-int8", label="CTranslate2 int8", group="int8"),
+        Subject(name="leanseq-fp32", label="leanseq FP32", group="fp32"),
+        Subject(name="leanseq-int8", label="leanseq INT8", group="int8"),
+    )
+}
+PEER: dict[Group, str] = {"fp32": "ctranslate2-float32", "int8": "ctranslate2-int8"}
+OURS: dict[Group, str] = {"fp32": "leanseq-fp32", "int8": "leanseq-int8"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Materials:
+    """The same weights three times. ctranslate2: a directory for each of its subjects."""
+
+    bundle: Path
+    checkpoint: Path
+    ctranslate2: dict[str, Path]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Threads:
+    """How many each subject may use. all_cores: it was not said how many, so that leanseq makes
+    its own choice; the others are told the number of cores."""
+
+    count: int
+    all_cores: bool = False
+
+    @property
+    def label(self) -> str:
+        return "all cores" if self.all_cores else f"{self.count} thread{'s'[: self.count > 1]}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """The best translation of a line. finished: it ended in EOS, which is not in token_ids."""
+
+    text: str
+    token_ids: tuple[int, ...]
+    finished: bool
+
+    @property
+    def num_tokens(self) -> int:
+        """EOS counted."""
+        return len(self.token_ids) + int(self.finished)
+
+
+NOTHING = Found(text="", token_ids=(), finished=True)
+"""The translation of an empty line, which no model sees."""
+
+
+class Peer(Protocol):
+    """An opened subject: text in, text out."""
+
+    def translate(
+        self, lines: Sequence[str], options: SearchOptions, setting: Setting | None
+    ) -> list[Found]: ...
+
+    def describe(self) -> dict[str, Any]: ...
+
+    def close(self) -> None: ...
+
+
+def choose_subjects(names: Sequence[str], bundle: Bundle) -> list[Subject]:
+    """By name, in the order of SUBJECTS; all where none are named.
+
+    Raises OptionError for a name that there is not, BundleError where the bundle lacks a precision.
+    """
+    for name in names:
+        if name not in SUBJECTS:
+            raise OptionError(f"subject {name!r} is unknown; expected one of {', '.join(SUBJECTS)}")
+    chosen = [subject for name, subject in SUBJECTS.items() if not names or name in names]
+    lacking = {subject.group for subject in chosen} - set(bundle.precisions())
+    if lacking:
+        raise BundleError(
+            f"{bundle.path} holds no graphs in {', '.join(sorted(lacking))}, which is to be "
+            "measured; build it with `python -m export build --int8`, or name other --subjects"
+        )
+    return chosen
+
+
+def import_libraries(name: str) -> None:
+    """What the subject stands on, so that the memory it takes can be told from the model's."""
+    kind = name.split("-")[0]
+    try:
+        if kind in ("eager", "torch"):
+            import torch  # noqa: F401
+
+            from model import checkpoint, translation  # noqa: F401
+        elif kind == "ctranslate2":
+            import ctranslate2  # noqa: F401
+        else:
+            import onnxruntime  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise missing_peer(error) from error
+
+
+def missing_peer(error: ModuleNotFoundError) -> MissingExtraError:
+    """In the words of the extra that brings the package."""
+    package = (error.name or "").split(".")[0]
+    extra = {"onnxruntime": "cpu", "torch": "train"}.get(package, "peers")
+    return MissingExtraError(package, extra, "comparing with peers")
+
+
+def open_peer(name: str, materials: Materials, threads: Threads, setting: Setting | None) -> Peer:
+    """Loads the subject. setting: CTranslate2's.
+
+    Raises what loading it raises: BundleError, CheckpointError, BackendError, MissingExtraError.
+    """
+    return _OPENERS[name.split("-")[0]](SUBJECTS[name], materials, threads, setting)
+
+
+class TranslatorPeer:
+    """Anything that runs under our Translator."""
+
+    def __init__(self, translator: Translator) -> None:
+        self._translator = translator
+
+    def translate(
+        self, lines: Sequence[str], options: SearchOptions, setting: Setting | None
+    ) -> list[Found]:
+        best = [
+            translation.hypotheses[0] for translation in self._translator.translate(lines, options)
+        ]
+        return [Found(text=h.text, token_ids=h.token_ids, finished=h.finished) for h in best]
+
+    def describe(self) -> dict[str, Any]:
+        """What it says of itself: {"precision", "threads", ...}."""
+        capabilities = self._translator.capabilities
+        return {"precision": capabilities.precision, **capabilities.detail}
+
+    def close(self) -> None:
+        self._translator.close()
+
+
+def _open_leanseq(
+    subject: Subject, materials: Materials, threads: Threads, setting: Setting | None
+) -> Peer:
+    """As it opens by itself; where a number of threads was asked for, with no more than these."""
+    chosen: dict[str, Any] = {}
+    if not threads.all_cores:
+        chosen["threads"] = threads.count
+        if threads.count == 1 and "workers" in inspect.signature(Translator.open).parameters:
+            chosen["workers"] = 1
+    return TranslatorPeer(
+        Translator.open(materials.bundle, backend="onnxruntime", precision=subject.group, **chosen)
+    )
+
+
+def _open_plain(
+    subject: Subject, materials: Materials, threads: Threads, setting: Setting | None
+) -> Peer:
+    from benchmarks.peers.plain_loop import PlainLoopBackend
+
+    bundle = Bundle.open(materials.bundle)
+    source, target = (Tokenizer(proto) for proto in bundle.tokenizer_protos())
+    return TranslatorPeer(
+        Translator(
+            PlainLoopBackend(bundle, subject.group, threads.count),
+            source,
+            bundle.manifest.special_ids,
+            target_tokenizer=target,
+        )
+    )
+
+
+def _open_eager(
+    subject: Subject, materials: Materials, threads: Threads, setting: Setting | None
+) -> Peer:
+    return _open_torch_model(materials, threads, lambda model: model)
+
+
+def _open_torch_int8(
+    subject: Subject, materials: Materials, threads: Threads, setting: Setting | None
+) -> Peer:
+    from benchmarks.peers.torch_int8 import quantize_linears
+
+    return _open_torch_model(materials, threads, quantize_linears)
+
+
+def _open_torch_model(
+    materials: Materials, threads: Threads, change: Callable[[Transformer], Transformer]
+) -> Peer:
+    from dataclasses import replace
+
+    from model.checkpoint import load_checkpoint
+    from model.translation import open_translator
+
+    checkpoint = load_checkpoint(materials.checkpoint)
+    changed = replace(checkpoint, model=change(checkpoint.model))
+    return TranslatorPeer(open_translator(changed, threads=threads.count))
+
+
+def _open_ctranslate2(
+    subject: Subject, materials: Materials, threads: Threads, setting: Setting | None
+) -> Peer:
+    from benchmarks.peers.ctranslate2_peer import CTranslate2Peer
+
+    assert setting is not None
+    return CTranslate2Peer(
+        materials.ctranslate2[subject.name], Bundle.open(materials.bundle), setting
+    )
+
+
+_Opener = Callable[[Subject, Materials, Threads, Setting | None], Peer]
+_OPENERS: dict[str, _Opener] = {
+    "eager": _open_eager,
+    "torch": _open_torch_int8,
+    "plain": _open_plain,
+    "ctranslate2": _open_ctranslate2,
+    "leanseq": _open_leanseq,
+}
