@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 
 from runtime.errors import OptionError
@@ -19,16 +20,31 @@ def check_batch_tokens(batch_tokens: int) -> None:
         )
 
 
-def plan_batches(lengths: Sequence[int], batch_tokens: int) -> list[list[int]]:
+def plan_batches(lengths: Sequence[int], batch_tokens: int, workers: int = 1) -> list[list[int]]:
     """Splits the indices of `lengths` into batches, in the order in which to run them.
 
     Neighbours in length share a batch, so that little is padded. A batch holds at most batch_tokens
-    padded source tokens, or one sentence that is longer than that. The batch that holds the
-    earliest sentence comes first, so that results can be given out early and in order.
+    padded source tokens, or one sentence that is longer than that; fewer where several workers
+    would else not have equal shares. The batch that holds the earliest sentence comes first, so
+    that results can be given out early and in order.
     """
+    order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
+    batches = _cut(lengths, order, batch_tokens)
+    if len(batches) % workers:
+        count = (len(batches) // workers + 1) * workers
+        # The smallest bound that makes no more batches than that: the most equal ones.
+        budget = bisect_left(
+            range(batch_tokens), True, key=lambda b: len(_cut(lengths, order, b)) <= count
+        )
+        batches = _cut(lengths, order, budget)
+    return sorted((sorted(batch) for batch in batches), key=lambda batch: batch[0])
+
+
+def _cut(lengths: Sequence[int], order: Sequence[int], batch_tokens: int) -> list[list[int]]:
+    """order: indices, longest first."""
     batches: list[list[int]] = []
     longest = 0
-    for index in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
+    for index in order:
         batch = batches[-1] if batches else None
         if (
             batch is None
@@ -39,4 +55,4 @@ def plan_batches(lengths: Sequence[int], batch_tokens: int) -> list[list[int]]:
             batches.append([index])
         else:
             batch.append(index)
-    return sorted((sorted(batch) for batch in batches), key=lambda batch: batch[0])
+    return batches

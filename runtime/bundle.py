@@ -135,6 +135,22 @@ class Bundle:
             "with `python -m export build`, adding --int8 for INT8"
         )
 
+    def cpu_graph(self, role: Role, precision: Precision) -> GraphSpec:
+        """The graph that a CPU loads: the variant made for CPUs where there is one."""
+        cpu_static = [graph for graph in self.graphs_of(precision) if graph.variant != "portable"]
+        for graph in cpu_static:
+            if graph.role == role:
+                return graph
+        return self.graph(role, precision)
+
+    def graphs_of(self, precision: Precision) -> tuple[GraphSpec, ...]:
+        """All graphs in that precision, of any variant."""
+        return tuple(graph for graph in self.manifest.graphs if graph.precision == precision)
+
+    def graph_size(self, graph: GraphSpec) -> int:
+        """Bytes of its files."""
+        return sum(self.manifest.files[name].size for name in graph.files)
+
     def graph_path(self, graph: GraphSpec) -> Path:
         """The path of the ONNX file, after checking it and its external data."""
         for name in graph.files[1:]:

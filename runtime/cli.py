@@ -14,7 +14,7 @@ from runtime.batching import DEFAULT_BATCH_TOKENS
 from runtime.console import group, run
 from runtime.options import SearchOptions
 from runtime.registry import BACKEND_NAMES
-from runtime.stream import choose_format, open_streams, translate_stream
+from runtime.stream import choose_format, holds_many_lines, open_streams, translate_stream
 from runtime.translator import Translator
 
 runtime_cli = group("runtime", "Translate with a bundle.")
@@ -86,7 +86,8 @@ def with_flags(defaults: SearchOptions, flags: dict[str, Any]) -> SearchOptions:
     help="What runs it.",
 )
 @click.option("--precision", help="fp32, int8, ...; the backend's favourite if not given.")
-@click.option("--threads", type=int, help="CPU threads; the backend's choice if not given.")
+@click.option("--threads", type=int, help="CPU threads of each search; given alone, of everything.")
+@click.option("--workers", type=int, help="Batches searched at once; all cores if not given.")
 @click.option(
     "--build/--no-build",
     default=True,
@@ -98,18 +99,21 @@ def with_flags(defaults: SearchOptions, flags: dict[str, Any]) -> SearchOptions:
     type=int,
     default=DEFAULT_BATCH_TOKENS,
     show_default=True,
-    help="Padded source tokens searched at a time.",
+    help="Padded source tokens of a batch, at most.",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 @search_options
 def translate(
     bundle: str, source: str, target: str, backend: str, precision: str | None,
-    threads: int | None, build: bool, batch_tokens: int, as_json: bool, **flags: Any,
+    threads: int | None, workers: int | None, build: bool, batch_tokens: int, as_json: bool,
+    **flags: Any,
 ) -> None:  # fmt: skip
     """Translates lines: one line in, one line out, in order."""
+    many_lines = holds_many_lines(source, sys.stdin)
     with Translator.open(
-        bundle, backend=backend, precision=precision, threads=threads, build=build
-    ) as translator:
+        bundle, backend=backend, precision=precision, threads=threads, workers=workers,
+        many_lines=many_lines, build=build,
+    ) as translator:  # fmt: skip
         options = with_flags(translator.defaults, flags)
         line_format = choose_format(as_json=as_json, options=options)
         translator.check(options, batch_tokens)

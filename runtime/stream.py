@@ -6,6 +6,7 @@ import json
 import logging
 import math
 import os
+import select
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -20,6 +21,7 @@ from runtime.translator import Translation, Translator
 log = logging.getLogger(__name__)
 
 _CHUNK = 1 << 16  # bytes; also what a pipe holds
+_FEW_BYTES = 1000  # a file of no more is no work for several workers
 
 Format = Callable[[int, Translation], str]
 """(number of the line, from 1; its translation) -> text without the final line break."""
@@ -36,12 +38,14 @@ def translate_stream(
 ) -> None:
     """Translates source into target, one record a line, in order.
 
-    Whatever can be read without waiting is translated at once and flushed as it gets ready, so a
+    Whatever can be read without waiting is translated together and flushed as it gets ready, so a
     slow pipe or a terminal is answered line by line, and an interruption loses little.
     """
     number = 0
-    for lines in read_lines(source):
-        texts = [_decode(line, number + place) for place, line in enumerate(lines, start=1)]
+    reads = read_lines(source)
+    for first in reads:
+        lines = enumerate(_without_waiting(first, reads, source), start=number + 1)
+        texts = (_decode(line, place) for place, line in lines)
         translations = translator.translate_iter(
             texts, options, batch_tokens=batch_tokens, first_index=number
         )
@@ -51,7 +55,7 @@ def translate_stream(
 
 
 def read_lines(source: BufferedIOBase) -> Iterator[list[bytes]]:
-    r"""Lists of lines, without their \n or \r\n: all that are complete after each read.
+    r"""Lists of lines, without their \n or \r\n: those that each read has completed, maybe none.
 
     Only \n ends a line. The last line may lack it.
     """
@@ -61,11 +65,43 @@ def read_lines(source: BufferedIOBase) -> Iterator[list[bytes]]:
         if complete:
             complete[0] = b"".join([*pieces, complete[0]])
             pieces = []
-            yield [line.removesuffix(b"\r") for line in complete]
         pieces.append(rest)
+        yield [line.removesuffix(b"\r") for line in complete]
     last = b"".join(pieces)
     if last:
         yield [last.removesuffix(b"\r")]
+
+
+def _without_waiting(
+    first: list[bytes], reads: Iterator[list[bytes]], source: BufferedIOBase
+) -> Iterator[bytes]:
+    """The lines of the first read, and of those after it for which there is something to read."""
+    yield from first
+    while _readable(source):
+        lines = next(reads, None)
+        if lines is None:
+            return
+        yield from lines
+
+
+def _readable(source: BufferedIOBase) -> bool:
+    """Whether a read would not wait; False where the system does not tell.
+
+    What read1 was asked for is more than a buffer holds, so none of it waits in `source` itself.
+    """
+    try:
+        return bool(select.select([source], [], [], 0)[0])
+    except (OSError, ValueError):  # it has no file, or the system can't ask such a one
+        return False
+
+
+def holds_many_lines(path: str, stdin: Any) -> bool:
+    """Whether the input is a file of more than a few lines; a pipe or a terminal may be slow."""
+    try:
+        status = os.fstat(stdin.fileno()) if path == "-" else Path(path).stat()
+    except (OSError, AttributeError, ValueError):  # open_streams says what is wrong with it
+        return False
+    return stat.S_ISREG(status.st_mode) and status.st_size > _FEW_BYTES
 
 
 def _decode(line: bytes, number: int) -> str:

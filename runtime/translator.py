@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,14 +17,16 @@ from runtime.errors import BackendError, BundleError, OptionError
 from runtime.manifest import SpecialTokenIds
 from runtime.normalizer import NORMALIZER_VERSION
 from runtime.options import SearchOptions
-from runtime.registry import open_backend
+from runtime.schedule import Schedule
+from runtime.scheduled import ScheduledBackends, open_scheduled
 from runtime.search import Hypothesis, max_lengths, search
 from runtime.tokenizer import Tokenizer
+from runtime.workers import StoppableBackend, in_parallel
 
 log = logging.getLogger(__name__)
 
-# A stream is sorted by length within windows of about this many batches: more would pad less, but
-# hold back lines, and lose more work to an interruption.
+# A stream is sorted by length within windows of about this many batches of each worker: more would
+# pad less, but hold back lines, and lose more work to an interruption.
 _BATCHES_PER_WINDOW = 8
 _LINES_PER_WINDOW = 4096
 
@@ -64,7 +67,7 @@ _EMPTY = Translation(
 @dataclass(frozen=True, kw_only=True)
 class _Line:
     index: int  # of the input, from 0
-    ids: list[int]  # EOS included; empty for a line that bypasses the model
+    ids: Sequence[int]  # EOS included; empty for a line that bypasses the model
     truncated: bool
 
 
@@ -77,18 +80,20 @@ class Translator:
 
     def __init__(
         self,
-        backend: Backend,
+        backend: Backend | ScheduledBackends,
         tokenizer: Tokenizer,
         special_ids: SpecialTokenIds,
         *,
         target_tokenizer: Tokenizer | None = None,
         defaults: SearchOptions | None = None,
     ) -> None:
-        self.backend = backend
         self.source_tokenizer = tokenizer
         self.target_tokenizer = target_tokenizer or tokenizer
         self.special_ids = special_ids
         self.defaults = defaults or SearchOptions()
+        if not isinstance(backend, ScheduledBackends):
+            backend = ScheduledBackends(backend)
+        self._backends = backend
         self._closed = False
 
     @classmethod
@@ -99,10 +104,16 @@ class Translator:
         backend: str = "auto",
         precision: str | None = None,
         threads: int | None = None,
+        workers: int | None = None,
+        many_lines: bool = False,
         build: bool = True,
     ) -> Self:
         """Over a bundle: the directory that `python -m export build` made. See `open_backend`.
 
+        threads: of one search. workers: how many batches are searched at once. Where neither is
+        given, `choose_schedule` chooses for this machine and this model; `schedule` tells what.
+        Where a batch alone gets other threads than one of several, the weights are loaded for each
+        when first needed; many_lines: load them for several now.
         Raises BundleError, OptionError, MissingExtraError or BackendError, as `open_backend`.
         """
         opened = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle)
@@ -126,13 +137,23 @@ class Translator:
                 f"{opened.path}: its tokenizer has {target.size} pieces, its model predicts "
                 f"{manifest.model.vocab_size}; they don't belong together, build it again"
             )
+        backends = open_scheduled(
+            opened, backend, precision=precision, threads=threads, workers=workers,
+            many_lines=many_lines, build=build,
+        )  # fmt: skip
         return cls(
-            open_backend(opened, backend, precision=precision, threads=threads, build=build),
-            source,
-            manifest.special_ids,
-            target_tokenizer=target,
-            defaults=defaults,
+            backends, source, manifest.special_ids, target_tokenizer=target, defaults=defaults
         )
+
+    @property
+    def schedule(self) -> Schedule:
+        """How the cores are shared out."""
+        return self._backends.schedule
+
+    @property
+    def backend(self) -> Backend:
+        """The one that was opened first."""
+        return self._backends.first
 
     @property
     def capabilities(self) -> Capabilities:
@@ -145,7 +166,8 @@ class Translator:
         *,
         batch_tokens: int = DEFAULT_BATCH_TOKENS,
     ) -> list[Translation]:
-        """One translation for each text, in order. batch_tokens: padded source tokens at a time.
+        """One translation for each text, in order. batch_tokens: most padded source tokens of a
+        batch. Neither that nor the number of workers changes a translation.
 
         Raises OptionError for options that the model can't serve.
         """
@@ -161,8 +183,9 @@ class Translator:
     ) -> Iterator[Translation]:
         """The same for a stream, in order and in bounded memory.
 
-        Some thousand tokens are read ahead, to batch lines of like length. first_index: the index
-        of the first text, which sampling is keyed by and warnings name (plus one).
+        Some thousand tokens are read ahead for each worker, to batch lines of like length.
+        first_index: the index of the first text, which sampling is keyed by and warnings name
+        (plus one). Closing the iterator ends the searches that are under way.
         """
         if isinstance(texts, str):
             raise OptionError("texts is one str; expected a list or iterable of them")
@@ -185,26 +208,20 @@ class Translator:
         all_ended: bool = False,
     ) -> list[list[Hypothesis]]:
         """Searches token ids, EOS included, without touching text. all_ended: see `search`."""
-        self._check_open()
-        check_batch_tokens(batch_tokens)
+        options = options or self.defaults
+        self.check(options, batch_tokens)
+        lines = [_Line(index=i, ids=ids, truncated=False) for i, ids in enumerate(sources)]
         found: list[list[Hypothesis]] = [[] for _ in sources]
-        for batch in plan_batches([len(source) for source in sources], batch_tokens):
-            hypotheses = search(
-                self.backend,
-                [sources[i] for i in batch],
-                options or self.defaults,
-                self.special_ids,
-                input_indices=batch,
-                all_ended=all_ended,
-            )
-            for i, result in zip(batch, hypotheses, strict=True):
-                found[i] = result
+        batches = self._plan(lines, batch_tokens)
+        for batch, hypotheses in self._search(batches, options, all_ended):
+            for line, result in zip(batch, hypotheses, strict=True):
+                found[line.index] = result
         return found
 
     def close(self) -> None:
         """Closes the backend; translating afterwards raises BackendError."""
         self._closed = True
-        self.backend.close()
+        self._backends.close()
 
     def __enter__(self) -> Self:
         return self
@@ -222,17 +239,80 @@ class Translator:
             raise BackendError("this translator is closed; open another one")
 
     def _stream(
-        self, texts: Iterable[str], options: SearchOptions, batch_tokens: int, first_index: int
+        self,
+        texts: Iterable[str],
+        options: SearchOptions,
+        batch_tokens: int,
+        first_index: int,
     ) -> Iterator[Translation]:
+        """Yields each line's translation as soon as it and those before it are done."""
+        done: dict[int, Translation] = {}
+        next_index = first_index
+        batches = self._batches(texts, batch_tokens, first_index, done)
+        for batch, found in self._search(batches, options):
+            for line, hypotheses in zip(batch, found, strict=True):
+                done[line.index] = Translation(
+                    hypotheses=tuple(self._spell(hypothesis) for hypothesis in hypotheses),
+                    truncated=line.truncated,
+                )
+            while next_index in done:
+                yield done.pop(next_index)
+                next_index += 1
+
+    def _batches(
+        self,
+        texts: Iterable[str],
+        batch_tokens: int,
+        first_index: int,
+        done: dict[int, Translation],
+    ) -> Iterator[list[_Line]]:
+        """What is searched together; empty lines are put into `done`.
+
+        A window of them is one empty batch, so that they are given out before more is read.
+        """
+        per_window = _BATCHES_PER_WINDOW * self.schedule.workers * batch_tokens
         window: list[_Line] = []
-        tokens = 0
+        lines = tokens = 0
         for index, text in enumerate(texts, start=first_index):
-            window.append(self._read(index, text))
-            tokens += len(window[-1].ids)
-            if tokens >= _BATCHES_PER_WINDOW * batch_tokens or len(window) == _LINES_PER_WINDOW:
-                yield from self._translate_window(window, options, batch_tokens)
-                window, tokens = [], 0
-        yield from self._translate_window(window, options, batch_tokens)
+            line = self._read(index, text)
+            if line.ids:
+                window.append(line)
+            else:
+                done[index] = _EMPTY
+            lines, tokens = lines + 1, tokens + len(line.ids)
+            if tokens >= per_window or lines == _LINES_PER_WINDOW:
+                yield from self._plan(window, batch_tokens) or [[]]
+                window, lines, tokens = [], 0, 0
+        if lines:
+            yield from self._plan(window, batch_tokens) or [[]]
+
+    def _plan(self, lines: Sequence[_Line], batch_tokens: int) -> list[list[_Line]]:
+        batches = plan_batches(
+            [len(line.ids) for line in lines],
+            batch_tokens,
+            self.schedule.workers,
+        )
+        return [[lines[place] for place in batch] for batch in batches]
+
+    def _search(
+        self, batches: Iterable[list[_Line]], options: SearchOptions, all_ended: bool = False
+    ) -> Iterator[tuple[list[_Line], list[list[Hypothesis]]]]:
+        """Each batch with the hypotheses of its lines, in the order in which they get done."""
+
+        def search_batch(
+            batch: list[_Line], stopped: threading.Event, alone: bool
+        ) -> list[list[Hypothesis]]:
+            self._check_open()
+            return search(
+                StoppableBackend(self._backends.get(alone=alone), stopped),
+                [line.ids for line in batch],
+                options,
+                self.special_ids,
+                input_indices=[line.index for line in batch],
+                all_ended=all_ended,
+            )
+
+        return in_parallel(search_batch, iter(batches), self.schedule.workers)
 
     def _read(self, index: int, text: str) -> _Line:
         if not isinstance(text, str):
@@ -251,35 +331,6 @@ class Translator:
             limit,
         )
         return _Line(index=index, ids=[*ids[: limit - 1], eos_id], truncated=True)
-
-    def _translate_window(
-        self, lines: list[_Line], options: SearchOptions, batch_tokens: int
-    ) -> Iterator[Translation]:
-        """Yields each line's translation as soon as it and those before it are done."""
-        done = {place: _EMPTY for place, line in enumerate(lines) if not line.ids}
-        places = [place for place, line in enumerate(lines) if line.ids]
-        batches = plan_batches([len(lines[place].ids) for place in places], batch_tokens)
-        given_out = 0
-        for batch in [[places[i] for i in batch] for batch in batches]:
-            self._check_open()
-            chosen = [lines[place] for place in batch]
-            found = search(
-                self.backend,
-                [line.ids for line in chosen],
-                options,
-                self.special_ids,
-                input_indices=[line.index for line in chosen],
-            )
-            for place, line, hypotheses in zip(batch, chosen, found, strict=True):
-                done[place] = Translation(
-                    hypotheses=tuple(self._spell(hypothesis) for hypothesis in hypotheses),
-                    truncated=line.truncated,
-                )
-            while given_out in done:
-                yield done.pop(given_out)
-                given_out += 1
-        for place in range(given_out, len(lines)):
-            yield done[place]
 
     def _spell(self, hypothesis: Hypothesis) -> TextHypothesis:
         return TextHypothesis(

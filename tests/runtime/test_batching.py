@@ -18,9 +18,16 @@ def test_plan_batches_lets_a_long_sentence_stand_alone() -> None:
     assert plan_batches([100, 2, 2], 10) == [[0], [1, 2]]
 
 
-@given(st.lists(st.integers(1, 60), max_size=400), st.integers(1, 2000))
-def test_plan_batches_keeps_its_bounds(lengths: list[int], batch_tokens: int) -> None:
-    batches = plan_batches(lengths, batch_tokens)
+def test_plan_batches_gives_every_worker_an_equal_share() -> None:
+    assert plan_batches([18], 1000, 2) == [[0]]
+    assert plan_batches([18, 18], 1000, 2) == [[0], [1]]
+    assert plan_batches([10, 10, 10, 10, 10], 1000, 2) == [[0, 1, 2], [3, 4]]
+    assert [len(batch) for batch in plan_batches([10] * 100, 400, 2)] == [25] * 4
+
+
+@given(st.lists(st.integers(1, 60), max_size=400), st.integers(1, 2000), st.integers(1, 9))
+def test_plan_batches_keeps_its_bounds(lengths: list[int], batch_tokens: int, workers: int) -> None:
+    batches = plan_batches(lengths, batch_tokens, workers)
     assert sorted(i for batch in batches for i in batch) == list(range(len(lengths)))
     for batch in batches:
         padded = len(batch) * max(lengths[i] for i in batch)

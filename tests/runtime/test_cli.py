@@ -35,10 +35,13 @@ def command(*arguments: object, factory: str = "make_backend") -> list[str]:
 
 
 def leanseq(
-    *arguments: object, given: bytes = b"", environment: dict[str, str] | None = None
+    *arguments: object,
+    given: bytes = b"",
+    environment: dict[str, str] | None = None,
+    factory: str = "make_backend",
 ) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(
-        command(*arguments),
+        command(*arguments, factory=factory),
         input=given,
         capture_output=True,
         check=False,
@@ -80,7 +83,7 @@ def test_translate_files(bundle: Path, tmp_path: Path) -> None:
 def test_translate_every_flag(bundle: Path) -> None:
     flags = "--beam-size 3 --num-hypotheses 2 --length-penalty 0.6 --length-penalty-kind gnmt "
     flags += "--patience 2 --min-length 1 --max-length 9 --batch-tokens 50 --backend onnxruntime "
-    flags += "--precision fp32 --threads 1 --json"
+    flags += "--precision fp32 --threads 1 --workers 2 --json"
     done = leanseq("translate", "--bundle", bundle, *flags.split(), given=b"the cat\n")
     assert done.returncode == 0, done.stderr
     assert len(json.loads(done.stdout)["hypotheses"]) == 2
@@ -109,6 +112,7 @@ def test_translate_every_flag(bundle: Path) -> None:
         ("--threads 99999999999", "error: threads is 99999999999; expected a whole number of at"),
         ("--batch-tokens 0", "error: batch_tokens is 0; expected a whole number of at least 1"),
         ("--threads 0", "error: threads is 0; expected a whole number of at least 1"),
+        ("--workers 0", "error: workers is 0; expected a whole number of at least 1"),
         ("--precision int4", "error: precision is int4; of this bundle"),
         ("--backend tpu", "Error: Invalid value for '--backend'"),
         ("--beam-size x", "Error: Invalid value for '--beam-size'"),
@@ -199,12 +203,13 @@ def test_closed_standard_streams(bundle: Path) -> None:
         assert b"is closed; name a file with" in done.stderr
 
 
-def test_ctrl_c_leaves_what_is_finished(bundle: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("workers", [1, 3])
+def test_ctrl_c_leaves_what_is_finished(bundle: Path, tmp_path: Path, workers: int) -> None:
     source, target = tmp_path / "in", tmp_path / "out"
     source.write_text("the cat\n1\nnumber\n2\n")
     with subprocess.Popen(
         command(
-            "translate", "--bundle", bundle, "--batch-tokens", 1,
+            "translate", "--bundle", bundle, "--batch-tokens", 1, "--workers", workers,
             "--input", source, "--output", target,
             factory="slow_backend",
         ),
@@ -219,6 +224,19 @@ def test_ctrl_c_leaves_what_is_finished(bundle: Path, tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=30)
     assert (process.returncode, out, err) == (130, b"", b"")
+    assert target.read_text() == "the cat\n1\n"
+
+
+def test_an_error_leaves_what_is_finished(bundle: Path, tmp_path: Path) -> None:
+    source, target = tmp_path / "in", tmp_path / "out"
+    source.write_text("the cat\n1\n" + "number\n" * 9)
+    done = leanseq(
+        "translate", "--bundle", bundle, "--batch-tokens", 1, "--workers", 2,
+        "--input", source, "--output", target,
+        factory="failing_backend",
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert done.stderr == b"error: this source fails\n"
     assert target.read_text() == "the cat\n1\n"
 
 

@@ -3,6 +3,8 @@ from __future__ import annotations
 import io
 import json
 import logging
+import os
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,7 +15,16 @@ from support.tiny_tokenizer import tiny_tokenizer
 
 from runtime.errors import OptionError
 from runtime.options import SearchOptions
-from runtime.stream import choose_format, json_line, open_streams, read_lines, translate_stream
+from runtime.schedule import Schedule
+from runtime.scheduled import ScheduledBackends
+from runtime.stream import (
+    choose_format,
+    holds_many_lines,
+    json_line,
+    open_streams,
+    read_lines,
+    translate_stream,
+)
 from runtime.translator import TextHypothesis, Translation, Translator
 
 
@@ -84,7 +95,7 @@ def test_read_lines_gives_what_is_complete() -> None:
     pipe = Pipe(b"a\nb", b"", b"never")
     assert list(read_lines(pipe)) == [[b"a"], [b"b"]]
     parts = (b"a", b"b\n", b"c\n\nd\ne", b"\n")
-    assert list(read_lines(Pipe(*parts))) == [[b"ab"], [b"c", b"", b"d"], [b"e"]]
+    assert list(read_lines(Pipe(*parts))) == [[], [b"ab"], [b"c", b"", b"d"], [b"e"]]
 
 
 def test_answers_come_before_the_next_read() -> None:
@@ -118,6 +129,41 @@ def test_answers_come_before_the_next_read() -> None:
         line_format=choose_format(as_json=False, options=SearchOptions()),
     )
     assert seen == [(b"", True), (b"the cat\n", True), (b"the cat\n1\n", True)]
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_slow_pipe_is_answered_line_by_line(workers: int) -> None:
+    """A real pipe: what is in it is answered, in one piece or many, before anything follows."""
+    size = tiny_tokenizer().size
+    backends = ScheduledBackends(FakeBackend(copying_logits(size), size), Schedule(workers=workers))
+    translator = Translator(backends, tiny_tokenizer(), SPECIAL_IDS)
+    (read_end, asker), (answers, write_end) = os.pipe(), os.pipe()
+    options = SearchOptions(beam_size=1)
+
+    def serve() -> None:
+        with open(read_end, "rb") as source, open(write_end, "wb") as target:  # noqa: PTH123
+            translate_stream(
+                translator, source, target, options,
+                batch_tokens=20, line_format=choose_format(as_json=False, options=options),
+            )  # fmt: skip
+
+    server = threading.Thread(target=serve, daemon=True)
+    server.start()
+    with open(asker, "wb", buffering=0) as ask, open(answers, "rb") as answer:  # noqa: PTH123
+        for given, expected in (
+            (b"the cat\n", b"the cat\n"),
+            (b"1\n\n2\n", b"1\n\n2\n"),
+            (b"3 days\nthe", b"3 days\n"),
+            (b" cat\n", b"the cat\n"),
+            (b"\n", b"\n"),
+        ):
+            ask.write(given)
+            assert b"".join(answer.readline() for _ in expected.splitlines()) == expected
+        ask.write(many := b"the cat 1 2 3\n\n" * 300 + b"1")
+        ask.close()
+        assert answer.read() == many + b"\n"
+    server.join(30)
+    assert not server.is_alive()
 
 
 def test_line_numbers_and_samples_run_on_across_reads() -> None:
@@ -158,6 +204,23 @@ def test_json_has_no_infinity() -> None:
     assert (
         json.loads(json_line(1, Translation(hypotheses=(found,))))["hypotheses"][0]["score"] is None
     )
+
+
+def test_a_file_of_more_than_a_few_lines_holds_many(tmp_path: Path) -> None:
+    few, many = tmp_path / "few", tmp_path / "many"
+    few.write_bytes(b"the cat\n" * 10)
+    many.write_bytes(b"the cat\n" * 1000)
+    assert holds_many_lines(str(many), None)
+    assert not holds_many_lines(str(few), None)
+    assert not holds_many_lines(str(tmp_path / "none"), None)
+    with many.open() as stdin:
+        assert holds_many_lines("-", stdin)
+    read_end, write_end = os.pipe()
+    with open(read_end) as stdin, open(write_end, "wb") as full:  # noqa: PTH123
+        full.write(b"the cat\n" * 1000)
+        assert not holds_many_lines("-", stdin)
+    assert not holds_many_lines("-", None)
+    assert not holds_many_lines("-", SimpleNamespace())
 
 
 def test_open_streams(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.fake_backend import EOS, SPECIAL_IDS, FakeBackend, copying_logits, random_logits
@@ -19,6 +20,8 @@ from runtime.bundle import Bundle
 from runtime.errors import BackendError, BundleError, OptionError
 from runtime.normalizer import normalize_source
 from runtime.options import SearchOptions
+from runtime.schedule import Schedule
+from runtime.scheduled import ScheduledBackends
 from runtime.tokenizer import Tokenizer
 from runtime.translator import Translation, Translator
 
@@ -31,10 +34,14 @@ def copier(max_source: int | None = 64) -> Translator:
     return Translator(backend, tokenizer=tiny_tokenizer(), special_ids=SPECIAL_IDS)
 
 
-def babbler(eos_bias: float = 4.0) -> Translator:
+def babbler(eos_bias: float = 4.0, workers: int = 1) -> Translator:
     size = tiny_tokenizer().size
-    backend = FakeBackend(random_logits(size, eos_bias=eos_bias), size)
-    return Translator(backend, tokenizer=tiny_tokenizer(), special_ids=SPECIAL_IDS)
+    return over(FakeBackend(random_logits(size, eos_bias=eos_bias), size), workers)
+
+
+def over(backend: FakeBackend, workers: int) -> Translator:
+    backends = ScheduledBackends(backend, Schedule(workers=workers))
+    return Translator(backends, tokenizer=tiny_tokenizer(), special_ids=SPECIAL_IDS)
 
 
 @pytest.fixture
@@ -105,6 +112,57 @@ def test_batch_tokens_change_nothing(options: SearchOptions) -> None:
         for index, text in enumerate(texts)
     ]
     assert one_by_one == expected
+
+
+@pytest.mark.parametrize("workers", [2, 3, 8])
+@pytest.mark.parametrize(
+    "options",
+    [GREEDY, SearchOptions(sampling=True, num_hypotheses=2, top_k=5, seed=4)],
+    ids=["greedy", "sampling"],
+)
+def test_workers_change_nothing(options: SearchOptions, workers: int) -> None:
+    generator = random.Random(1)
+    words = ["the", "cat", "sat", "on", "été", "1", "number", ""]
+    texts = [" ".join(generator.choices(words, k=generator.randrange(9))) for _ in range(60)]
+    texts += [""] * 3
+    expected = babbler().translate(texts, options)
+    translator = babbler(workers=workers)
+    for batch_tokens in (1, 7, 64, 100_000):
+        assert translator.translate(texts, options, batch_tokens=batch_tokens) == expected
+        stream = translator.translate_iter(iter(texts), options, batch_tokens=batch_tokens)
+        assert list(stream) == expected
+    sources = [tiny_tokenizer().encode_source(text) for text in texts]
+    found = translator.search_ids(sources, options, batch_tokens=20)
+    assert found == babbler().search_ids(sources, options)
+
+
+def test_a_few_lines_are_shared_out_among_the_workers() -> None:
+    translator = babbler(workers=2)
+    translator.translate(["the cat", "the cat"], GREEDY)
+    assert isinstance(translator.backend, FakeBackend)
+    assert [rows for rows, _ in translator.backend.begun] == [1, 1]
+
+
+def test_an_error_in_one_worker_ends_all_and_comes_after_what_was_done() -> None:
+    """The line that fails is the third; the two before it were given out."""
+    given = threading.Event()
+    plain, bad = copying_logits(400), tuple(tiny_tokenizer().encode_source("number"))
+
+    def logits(source: tuple[int, ...], prefix: tuple[int, ...]) -> Any:
+        if source == bad:
+            assert given.wait(30)
+            raise BackendError("this source fails")
+        return plain(source, prefix)
+
+    translator = over(FakeBackend(logits, 400), workers=2)
+    stream = translator.translate_iter(
+        ["1", "2", "number", *["the cat"] * 50], GREEDY, batch_tokens=1
+    )
+    assert [next(stream).text, next(stream).text] == ["1", "2"]
+    given.set()
+    with pytest.raises(BackendError, match="this source fails"):
+        list(stream)
+    assert not [t for t in threading.enumerate() if t.name.startswith("leanseq-")]
 
 
 def test_too_long_is_cut_with_a_warning_that_names_the_line(

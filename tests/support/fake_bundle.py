@@ -93,6 +93,22 @@ def slow_backend(bundle: Bundle, *, precision: str, threads: int | None) -> Back
     return make_backend(bundle, precision=precision, threads=threads, logits=logits)
 
 
+def failing_backend(bundle: Bundle, *, precision: str, threads: int | None) -> Backend:
+    """Copies as well, but fails on a given source, once the sources before it have had time."""
+    import time
+
+    plain = copying_logits(bundle.manifest.model.vocab_size)
+    bad = tuple(tiny_tokenizer().encode_source("number"))
+
+    def logits(source: tuple[int, ...], prefix: tuple[int, ...]) -> Any:
+        if source == bad:
+            time.sleep(1)
+            raise BackendError("this source fails")
+        return plain(source, prefix)
+
+    return make_backend(bundle, precision=precision, threads=threads, logits=logits)
+
+
 def broken_backend(bundle: Bundle, *, precision: str, threads: int | None) -> Backend:
     raise BackendError("this backend is broken")
 
