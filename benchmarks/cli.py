@@ -14,7 +14,16 @@ from runtime.console import group
 from runtime.errors import OptionError
 from runtime.registry import BACKENDS
 
-cli = group("benchmarks", "Measure latency and quality.")
+cli = group(
+    "benchmarks",
+    "Measure latency and quality.",
+    lazy={
+        "peers": (
+            "benchmarks.peers.cli:peers_command",
+            "Times leanseq beside PyTorch, a plain ONNX Runtime loop and CTranslate2.",
+        )
+    },
+)
 
 _FILE = click.Path(path_type=Path)
 

@@ -29,8 +29,8 @@ OUR_PACKAGES = ("runtime", "model", "export", "calibration", "benchmarks")
 # Which extra brings a package that is not a base dependency.
 _EXTRAS = {
     "onnxruntime": "cpu",
-    "ctranslate2": "dev",
-    "psutil": "dev",
+    "ctranslate2": "peers",
+    "psutil": "peers",
 }
 _DEFAULT_EXTRA = "train"
 

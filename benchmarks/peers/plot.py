@@ -39,6 +39,8 @@ def plot_pareto(record: Mapping[str, Any], path: Path) -> bool:
         return False
     workload = block["workloads"].get("1x4") or next(iter(block["workloads"].values()))
     figure, (axes,) = _figure(1)
+    from matplotlib.ticker import LogLocator, NullFormatter
+
     for name, found in scored.items():
         ms = workload["subjects"][name]["ms"]["p50"]
         memory = found["footprint"]["rss_used"] / 1e6
@@ -57,7 +59,10 @@ def plot_pareto(record: Mapping[str, Any], path: Path) -> bool:
             xytext=(4, 4), textcoords="offset points",
         )  # fmt: skip
     axes.set_xscale("log")
-    axes.margins(0.25)
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.margins(x=0.35, y=0.2)
     axes.set_xlabel(f"ms a line, p50: {workload['label']}, {block['label']}")
     axes.set_ylabel("BLEU")
     axes.set_title("to the upper left is better; the area is memory", fontsize=9)

@@ -43,8 +43,8 @@ def _head(record: Mapping[str, Any]) -> str:
 
 def _workload(block: Mapping[str, Any], workload: Mapping[str, Any]) -> str:
     header = [
-        ("", "ms a line", "", "", "tokens/s", "CTranslate2 time / its time", "pairs"),
-        ("", "p50", "p95", "p99", "", "median (10%-90%)", ""),
+        ("", "ms a line", "", "", "tokens/s", "CTranslate2 time / its time", "CPU", "pairs"),
+        ("", "p50", "p95", "p99", "", "median (10%-90%)", "time", ""),
     ]
     rows = []
     for name, found in workload["subjects"].items():
@@ -55,6 +55,7 @@ def _workload(block: Mapping[str, Any], workload: Mapping[str, Any]) -> str:
                 *(_milliseconds(ms[key]) for key in ("p50", "p95", "p99")),
                 f"{found['tokens_per_second']:,.0f}",
                 "-" if ratio is None else _spread(ratio),
+                "-" if ratio is None else f"{ratio['cpu']['median']:.2f}",
                 "-" if ratio is None else str(ratio["pairs"]),
             )
         )
@@ -117,7 +118,8 @@ def _notes(record: Mapping[str, Any]) -> str:
         "CTranslate2 time / its time: above 1, it is faster than the CTranslate2 of its precision; "
         "pairs of",
         f"    neighbouring runs of one item. {what['rounds']} rounds, of slow subjects "
-        f"{what['slow_rounds']}; all in turn",
+        f"{what['slow_rounds']}; all in turn. CPU time: the same, of the time",
+        "    that its threads computed, which a busy machine disturbs less",
         "memory: resident, alone in a fresh process with 1 thread, above the same process before "
         "loading:",
         "    once loaded, and once it has translated 8 lines one by one and 32 at once; then the "

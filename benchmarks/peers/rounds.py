@@ -19,6 +19,7 @@ SETTLE_S = 0.02
 """A thread pool goes on spinning for some milliseconds after its last work, on a core that the
 next subject needs."""
 _PERCENTS = (50, 95, 99)
+_CLOCK_S = 1e-6  # below which the processors' time is nothing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,10 +36,11 @@ class Effort:
 
 @dataclass(kw_only=True)
 class Timing:
-    """seconds [rounds, items]; the lines and the target tokens of each item; the translations of
-    the last round, where they were asked for."""
+    """seconds, cpu_seconds [rounds, items]; the lines and the target tokens of each item; the
+    translations of the last round, where they were asked for."""
 
     seconds: Times
+    cpu_seconds: Times
     lines: list[int]
     tokens: list[int]
     found: list[Found] = field(default_factory=list)
@@ -77,6 +79,7 @@ def take_turns(
     timings = {
         name: Timing(
             seconds=np.zeros((rounds[name], len(items))),
+            cpu_seconds=np.zeros((rounds[name], len(items))),
             lines=[len(item) for item in items],
             tokens=[0] * len(items),
         )
@@ -96,6 +99,7 @@ def take_turns(
                 )
                 timing = timings[name]
                 timing.seconds[round_index, place] = timed.seconds
+                timing.cpu_seconds[round_index, place] = timed.cpu_seconds
                 timing.tokens[place] = sum(timed.num_tokens)
                 timing.found += timed.found or ()
             order.reverse()
@@ -103,7 +107,15 @@ def take_turns(
 
 
 def ratio(slow: Timing, fast: Timing) -> dict[str, Any]:
-    """Of the rounds that both took part in: how many times as long `slow` took, pair by pair."""
+    """Of the rounds that both took part in: how many times as long `slow` took, pair by pair.
+
+    cpu: the same of the processors' time, which other programs on the machine disturb less, but
+    which counts threads that only wait.
+    """
     shared = min(len(slow.seconds), len(fast.seconds))
     found = paired_ratio(slow.seconds[:shared], fast.seconds[:shared]).to_json()
-    return {**found, "pairs": shared * slow.seconds.shape[1]}
+    cpu = paired_ratio(
+        np.maximum(slow.cpu_seconds[:shared], _CLOCK_S),
+        np.maximum(fast.cpu_seconds[:shared], _CLOCK_S),
+    )
+    return {**found, "pairs": shared * slow.seconds.shape[1], "cpu": cpu.to_json()}

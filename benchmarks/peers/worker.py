@@ -49,10 +49,11 @@ class Loaded:
 
 @dataclass(frozen=True, kw_only=True)
 class Timed:
-    """seconds: by the child's clock, of the translation alone. num_tokens: of each line. found:
-    where it was asked for."""
+    """seconds: by the child's clock, of the translation alone; cpu_seconds: that all its threads
+    computed meanwhile. num_tokens: of each line. found: where it was asked for."""
 
     seconds: float
+    cpu_seconds: float
     num_tokens: tuple[int, ...]
     found: tuple[Found, ...] | None = None
 
@@ -173,11 +174,12 @@ class _Child:
         self, lines: list[str], options: SearchOptions, setting: Setting | None, want_found: bool
     ) -> Timed:
         peer = self._peer(setting)
-        start = time.perf_counter()
+        cpu_start, start = time.process_time(), time.perf_counter()
         found = peer.translate(lines, options, setting)
-        seconds = time.perf_counter() - start
+        seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - cpu_start
         return Timed(
             seconds=seconds,
+            cpu_seconds=cpu_seconds,
             num_tokens=tuple(one.num_tokens for one in found),
             found=tuple(found) if want_found else None,
         )
