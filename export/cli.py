@@ -66,6 +66,26 @@ def build_command(as_json: bool, **options: Any) -> None:
     click.echo("\n\n".join(text for text in texts if text))
 
 
+@cli.command("pack")
+@click.option("--bundle", required=True, type=_PATH, help="The bundle to take from.")
+@click.option("--only", required=True, metavar="PRECISION", help="What to keep: fp32, fp16, int8 or int8_fp16.")  # noqa: E501  # fmt: skip
+@click.option("--variant", "variants", multiple=True, metavar="NAME", help="Keep that variant of its graphs, portable or cpu_static; may be repeated. Without it, the one that a CPU loads.")  # noqa: E501  # fmt: skip
+@click.option("--out", required=True, type=_PATH, help="The new bundle's directory.")
+@click.option("--json", "as_json", is_flag=True, help="What was written, as JSON.")
+def pack_command(
+    bundle: Path, only: str, variants: tuple[str, ...], out: Path, as_json: bool
+) -> None:
+    """Writes a bundle with only what one configuration loads: one precision's graphs, the
+    tokenizer, and of report.json what is true of them.
+
+    It translates as the whole bundle does in that precision. Engines are not taken along.
+    """
+    from export.pack import pack, render
+
+    record = pack(bundle, only, out, variants=variants)
+    click.echo(json.dumps(record, sort_keys=True) if as_json else render(record))
+
+
 @cli.command("inspect")
 @click.argument("bundle", type=_PATH)
 @click.option("--json", "as_json", is_flag=True, help="Everything, as one JSON object.")

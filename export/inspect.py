@@ -62,6 +62,7 @@ def render(found: Mapping[str, Any]) -> str:
         f"{model['num_heads']} heads of {model['head_dim']}, vocabulary {model['vocab_size']:,}, "
         f"source up to {model['max_source'] or 'any length'}, target up to "
         f"{model['max_target'] or 'any length'}",
+        *_packed(found["source"]),
         "",
         "ONNX graphs",
     ]
@@ -73,6 +74,17 @@ def render(found: Mapping[str, Any]) -> str:
     if found["problems"]:
         text += ["", "Problems:", *(f"  {problem}" for problem in found["problems"])]
     return "\n".join(text)
+
+
+def _packed(source: Mapping[str, Any]) -> list[str]:
+    """Where a bundle that was packed came from."""
+    origin = source.get("packed_from")
+    if not isinstance(origin, dict):
+        return []
+    return [
+        f"packed from bundle {str(origin.get('bundle'))[:12]}: {origin.get('precision')}, "
+        f"{', '.join(map(str, origin.get('variants', [])))}"
+    ]
 
 
 def _graph(bundle: Bundle, graph: GraphSpec) -> dict[str, Any]:
