@@ -11,6 +11,7 @@ import click
 
 from runtime import doctor as doctor_module
 from runtime.batching import DEFAULT_BATCH_TOKENS
+from runtime.bundle import Bundle
 from runtime.console import group, run
 from runtime.options import SearchOptions
 from runtime.registry import BACKEND_NAMES
@@ -125,14 +126,16 @@ def translate(
 
 
 @runtime_cli.command("doctor")
+@click.option("--bundle", type=click.Path(), help="Tell how `translate` would run this one.")
 @click.option("--json", "as_json", is_flag=True, help="The report as JSON.")
 @click.pass_context
-def doctor(context: click.Context, as_json: bool) -> None:
-    """Shows what is installed, which backends run here, and why the others don't.
+def doctor(context: click.Context, bundle: str | None, as_json: bool) -> None:
+    """Shows what is installed, which backends run here, and why the others don't; and how many
+    threads and workers `translate` picks.
 
     Exits with 1 when no backend can run a bundle here.
     """
-    report = doctor_module.diagnose()
+    report = doctor_module.diagnose(None if bundle is None else Bundle.open(bundle))
     click.echo(json.dumps(report.to_json(), indent=2) if as_json else doctor_module.render(report))
     if not report.healthy:
         context.exit(1)

@@ -1,5 +1,5 @@
-"""What is installed, what this machine has, which backends run here, and which engines can be built
-here, or why they can't."""
+"""What is installed, what this machine has, how a CPU's cores are shared out, which backends run
+here, and which engines can be built here, or why they can't."""
 
 from __future__ import annotations
 
@@ -12,10 +12,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from runtime.bundle import Bundle
 from runtime.engines.library import load_library
 from runtime.errors import LeanseqError
 from runtime.gpu import GpuReport, find_gpus
 from runtime.registry import BACKENDS, check_backend
+from runtime.schedule import LARGE_STEP_BYTES, Schedule, choose_schedule
+from runtime.scheduled import cpu_step, schedule_for
 from runtime.tensorrt_check import check_tensorrt
 from runtime.version import __version__
 
@@ -74,6 +77,14 @@ class EngineReport:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ScheduleReport:
+    """How `translate` shares out the cores on this CPU. model: of which, in words."""
+
+    model: str
+    schedule: Schedule
+
+
+@dataclass(frozen=True, kw_only=True)
 class Report:
     """What `doctor` found. packages: distribution -> version, None where it is not installed."""
 
@@ -81,6 +92,7 @@ class Report:
     python: str
     platform: str
     cpu: dict[str, Any]
+    schedules: tuple[ScheduleReport, ...]
     gpu: GpuReport
     packages: dict[str, str | None]
     backends: tuple[BackendReport, ...]
@@ -96,20 +108,43 @@ class Report:
         return {**asdict(self), "healthy": self.healthy}
 
 
-def diagnose() -> Report:
-    """Looks at this process's environment; starts and changes nothing."""
+def diagnose(bundle: Bundle | None = None) -> Report:
+    """Looks at this process's environment; starts and changes nothing.
+
+    bundle: what the cores are shared out for; without it, for models of either size. Of it only the
+    manifest is read.
+    """
     packages = {name: _version(name) for name in PACKAGES}
     return Report(
         leanseq=__version__,
         python=platform.python_version(),
         platform=platform.platform(),
         cpu=cpu_report(),
+        schedules=schedules_for(bundle),
         gpu=find_gpus(),
         packages=packages,
         backends=(_eager_report(), *(_backend_report(name) for name in BACKENDS)),
         engines=(engines_for_this_gpu(), engines_ahead_of_time()),
         problems=tuple(find_problems(packages)),
     )
+
+
+def schedules_for(bundle: Bundle | None) -> tuple[ScheduleReport, ...]:
+    """What `translate` chooses where neither --threads nor --workers is given."""
+    if bundle is None:
+        limit = f"{LARGE_STEP_BYTES / 1e6:.0f} MB"
+        return (
+            ScheduleReport(model=f"step below {limit}", schedule=choose_schedule(0)),
+            ScheduleReport(
+                model=f"step of {limit} or more", schedule=choose_schedule(LARGE_STEP_BYTES)
+            ),
+        )
+    step = cpu_step(bundle)
+    if step is None:
+        return ()
+    size = f"{bundle.graph_size(step) / 1e6:.1f} MB"
+    model = f"{step.precision}, {step.variant}, step of {size}"
+    return (ScheduleReport(model=model, schedule=schedule_for(bundle)),)
 
 
 def engines_for_this_gpu() -> EngineReport:
@@ -185,6 +220,11 @@ def render(report: Report) -> str:
     ]
     for backend in report.backends:
         lines.append(f"  {backend.name:<16} {'runs' if backend.runs else 'no: ' + backend.reason}")
+    lines += ["", "On a CPU `translate` runs, if not told otherwise:"]
+    for found in report.schedules:
+        lines.append(f"  {found.model}: {found.schedule.render()}")
+    if not report.schedules:
+        lines.append("  nothing: this bundle has no graphs for a CPU")
     lines += ["", "TensorRT engines can be built:"]
     for engines in report.engines:
         can = f"{engines.library}: {' '.join(engines.targets)}"

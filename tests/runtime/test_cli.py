@@ -251,12 +251,18 @@ def test_warnings_go_to_stderr(bundle: Path) -> None:
     assert leanseq("translate", "--bundle", bundle, "-qq", given=given).stderr == b""
 
 
-def test_doctor(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor(
+    bundle: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(registry.BACKENDS, "onnxruntime", fake_entry())
     assert run(cli, ["doctor"]) == 0
     assert "Backends:" in capsys.readouterr().out
     assert run(runtime_cli, ["doctor", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["healthy"] is True
+    assert run(cli, ["doctor", "--bundle", str(bundle)]) == 0
+    assert "  fp32, portable, step of 0.0 MB: " in capsys.readouterr().out
+    assert run(cli, ["doctor", "--bundle", "no-such"]) == 1
+    assert "no-such does not exist; expected a bundle" in capsys.readouterr().err
     monkeypatch.setitem(registry.BACKENDS, "onnxruntime", absent := fake_entry())
     object.__setattr__(absent, "factory", "no_such_package_at_all:x")
     object.__setattr__(absent, "package", "no_such_package_at_all")

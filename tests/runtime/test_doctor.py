@@ -7,9 +7,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.fake_bundle import fake_entry
+from support.fake_bundle import fake_entry, write_fake_bundle
 
 from runtime import doctor, gpu, registry, tensorrt_check
+from runtime.bundle import Bundle
 from runtime.doctor import (
     cpu_features,
     diagnose,
@@ -37,6 +38,23 @@ def test_diagnose(monkeypatch: pytest.MonkeyPatch) -> None:
     text = render(report)
     assert f"leanseq {__version__}, Python 3." in text
     assert "  onnxruntime      runs" in text
+
+
+def test_it_says_what_translate_picks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runtime.cores.physical_cores", lambda: 2)
+    text = render(diagnose())
+    assert "\n  step below 16 MB: 2 workers of 1 thread each, batches of up to 1024" in text
+    assert "\n  step of 16 MB or more: 2 workers of 1 thread each, " in text
+    assert "a batch alone: 2 threads (2 cores; a step reads 16 MB of weights)" in text
+    bundle = Bundle.open(write_fake_bundle(tmp_path / "b", precisions=("fp32", "int8")))
+    report = diagnose(bundle)
+    assert "\n  int8, portable, step of 0.0 MB: 2 workers of 1 thread each, " in render(report)
+    (values,) = json.loads(json.dumps(report.to_json()))["schedules"]
+    assert values["schedule"]["workers"] == 2
+    (tmp_path / "b" / "encoder.int8.onnx").unlink()  # it reads no graph
+    assert diagnose(bundle) == report
+    half = Bundle.open(write_fake_bundle(tmp_path / "half", precisions=("fp16",)))
+    assert "nothing: this bundle has no graphs for a CPU" in render(diagnose(half))
 
 
 def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
