@@ -37,11 +37,14 @@ class Difference:
 
 @dataclass(frozen=True, kw_only=True)
 class Equality:
-    """What a comparison of so many lines found."""
+    """What a comparison of so many lines found. alone: lines that are equal when each is searched
+    alone, and weren't in one call: CTranslate2 has one max_decoding_length for all lines of a call,
+    where we have one for each."""
 
     beam_size: int
     lines: int
     differences: tuple[Difference, ...] = ()
+    alone: int = 0
 
     @property
     def ties(self) -> int:
@@ -56,6 +59,7 @@ class Equality:
         return (
             f"beam {self.beam_size}: {self.equal} of {self.lines} equal, {self.ties} ties, "
             f"{len(self.differences) - self.ties} different"
+            + (f" ({self.alone} equal only when searched alone)" if self.alone else "")
         )
 
     def require(self) -> None:
@@ -79,6 +83,15 @@ class Equality:
         }
 
 
+def differing_lines(ours: Sequence[Found], theirs: Sequence[Found]) -> list[int]:
+    """Places of the lines of which the two found other tokens, or only one came to an end."""
+    return [
+        place
+        for place, (one, other) in enumerate(zip(ours, theirs, strict=True))
+        if (one.token_ids, one.finished) != (other.token_ids, other.finished)
+    ]
+
+
 def compare_tokens(
     ours: Sequence[Found],
     theirs: Sequence[Found],
@@ -86,13 +99,11 @@ def compare_tokens(
     eager: Backend,
     special_ids: SpecialTokenIds,
     options: SearchOptions,
+    *,
+    alone: int = 0,
 ) -> Equality:
-    """sources: token ids of each line, EOS included, as both read them."""
-    differing = [
-        place
-        for place, (one, other) in enumerate(zip(ours, theirs, strict=True))
-        if (one.token_ids, one.finished) != (other.token_ids, other.finished)
-    ]
+    """sources: token ids of each line, EOS included, as both read them. alone: see Equality."""
+    differing = differing_lines(ours, theirs)
     targets = [
         [*found.token_ids, *([special_ids.eos] if found.finished else [])]
         for place in differing
@@ -107,6 +118,7 @@ def compare_tokens(
             Difference(line=place, our_score=scores[2 * n], their_score=scores[2 * n + 1])
             for n, place in enumerate(differing)
         ),
+        alone=alone,
     )
 
 

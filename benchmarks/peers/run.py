@@ -13,7 +13,7 @@ from typing import Any
 from benchmarks.machine import describe_machine, now
 from benchmarks.peers.bars import judge
 from benchmarks.peers.cost import measure_cost
-from benchmarks.peers.equality import Equality, compare_tokens
+from benchmarks.peers.equality import Equality, compare_tokens, differing_lines
 from benchmarks.peers.materials import RANDOM_SOURCE, Prepared, prepare, prepare_random
 from benchmarks.peers.memory import measure_footprint
 from benchmarks.peers.rounds import Effort, Timing, ratio, take_turns
@@ -85,10 +85,11 @@ class PeersRun:
         """Raises OptionError for numbers that no machine can start."""
         for count in self.threads:
             check_threads(count)
-        if self.threads:
-            return [Threads(count=count) for count in dict.fromkeys(self.threads)]
         cores = len(usable_cpus())
-        return [_ONE, *([Threads(count=cores, all_cores=True)] if cores > 1 else [])]
+        return [
+            Threads(count=count, all_cores=count == cores > 1)
+            for count in dict.fromkeys(self.threads or (1, cores))
+        ]
 
 
 def measure_peers(run: PeersRun) -> dict[str, Any]:
@@ -159,16 +160,23 @@ class _Comparison:
         """That both give the same best tokens in FP32 for every number of beams that is timed."""
         peer, ours = PEER["fp32"], OURS["fp32"]
         eager = EagerBackend(self.prepared.checkpoint.model)
-        setting = Setting(compute_type="float32", max_batch_size=32)
+        settings = {peer: Setting(compute_type="float32", max_batch_size=32)}
         proven = []
         with self._workers((peer, ours), _ONE) as workers:
             for workload in {workload.beam_size: workload for workload in workloads}.values():
                 options = workload.options(self.prepared.defaults, self.steps)
                 found = {}
                 for name, worker in workers.items():
-                    given = setting if name == peer else None
-                    timed = worker.translate(self.prepared.lines, options, given, want_found=True)
-                    found[name] = timed.found or ()
+                    timed = worker.translate(
+                        self.prepared.lines, options, settings.get(name), want_found=True
+                    )
+                    found[name] = list(timed.found or ())
+                differing = differing_lines(found[ours], found[peer])
+                for place in differing:
+                    for name, worker in workers.items():
+                        line = [self.prepared.lines[place]]
+                        timed = worker.translate(line, options, settings.get(name), want_found=True)
+                        found[name][place : place + 1] = timed.found or ()
                 equality = compare_tokens(
                     found[ours],
                     found[peer],
@@ -176,6 +184,7 @@ class _Comparison:
                     eager,
                     self.prepared.bundle.manifest.special_ids,
                     options,
+                    alone=len(differing) - len(differing_lines(found[ours], found[peer])),
                 )
                 logger.info("the same best tokens in FP32, %s", equality.summary)
                 equality.require()

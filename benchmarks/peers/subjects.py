@@ -5,7 +5,6 @@ Nothing here imports torch, onnxruntime or ctranslate2 before a subject needs it
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,8 +62,8 @@ class Materials:
 
 @dataclass(frozen=True, kw_only=True)
 class Threads:
-    """How many each subject may use. all_cores: it was not said how many, so that leanseq makes
-    its own choice; the others are told the number of cores."""
+    """How many each subject may use. all_cores: as many as there are, so that leanseq makes its own
+    choice; the others are told the number."""
 
     count: int
     all_cores: bool = False
@@ -154,10 +153,10 @@ def open_peer(name: str, materials: Materials, threads: Threads, setting: Settin
 
 
 class TranslatorPeer:
-    """Anything that runs under our Translator."""
+    """Anything that runs under our Translator. details: more to say of it."""
 
-    def __init__(self, translator: Translator) -> None:
-        self._translator = translator
+    def __init__(self, translator: Translator, **details: Any) -> None:
+        self._translator, self._details = translator, details
 
     def translate(
         self, lines: Sequence[str], options: SearchOptions, setting: Setting | None
@@ -170,7 +169,7 @@ class TranslatorPeer:
     def describe(self) -> dict[str, Any]:
         """What it says of itself: {"precision", "threads", ...}."""
         capabilities = self._translator.capabilities
-        return {"precision": capabilities.precision, **capabilities.detail}
+        return {"precision": capabilities.precision, **capabilities.detail, **self._details}
 
     def close(self) -> None:
         self._translator.close()
@@ -179,15 +178,16 @@ class TranslatorPeer:
 def _open_leanseq(
     subject: Subject, materials: Materials, threads: Threads, setting: Setting | None
 ) -> Peer:
-    """As it opens by itself; where a number of threads was asked for, with no more than these."""
-    chosen: dict[str, Any] = {}
-    if not threads.all_cores:
-        chosen["threads"] = threads.count
-        if threads.count == 1 and "workers" in inspect.signature(Translator.open).parameters:
-            chosen["workers"] = 1
-    return TranslatorPeer(
-        Translator.open(materials.bundle, backend="onnxruntime", precision=subject.group, **chosen)
+    """As it opens by itself. Where a number of threads was asked for that is not the machine's,
+    so many searches at once, with one thread each."""
+    translator = Translator.open(
+        materials.bundle,
+        backend="onnxruntime",
+        precision=subject.group,
+        threads=None if threads.all_cores else 1,
+        workers=None if threads.all_cores else threads.count,
     )
+    return TranslatorPeer(translator, schedule=translator.schedule.render())
 
 
 def _open_plain(
