@@ -77,6 +77,27 @@ def engines_command(presets: tuple[str, ...], targets: tuple[str, ...], as_json:
     click.echo(json.dumps(record) if as_json else render_engines(record))
 
 
+@cli.command("schedules")
+@click.option("--bundle", type=_FILE, help="Directory of the bundle.")
+@click.option("--src", type=_FILE, help="Source lines, UTF-8, plain or gzip.")
+@click.option("--preset", help="Instead of both: a model size, with random weights and lines.")
+@click.option("--precision", help="int8 or fp32; the first that there is if not given.")
+@click.option("--beam-size", type=click.IntRange(1), help="The bundle's default if not given.")
+@click.option("--limit", type=click.IntRange(1), help="Only so many lines.")
+@click.option("--alone", type=click.IntRange(1), default=20, show_default=True, help="How many lines are also timed alone.")  # noqa: E501  # fmt: skip
+@click.option("--rounds", type=click.IntRange(1), default=5, show_default=True, help="Timed runs.")
+@click.option("--json", "as_json", is_flag=True, help="JSON on one line instead of tables.")
+def schedules_command(as_json: bool, **options: Any) -> None:
+    """Times numbers of workers and threads, and sizes of batches, on one file; and threads on lines
+    alone. What `translate` picks stands below it. On a CPU, with ONNX Runtime.
+    """
+    from benchmarks.schedules import SchedulesRun, measure_schedules
+    from benchmarks.schedules import render as render_schedules
+
+    record = measure_schedules(SchedulesRun(**options))
+    click.echo(json.dumps(record) if as_json else render_schedules(record))
+
+
 @cli.command("training")
 @click.option("--preset", default="tiny", show_default=True, help="Sizes of the model.")
 @click.option("--vocab-size", type=click.IntRange(300), help="The preset's if not given.")
