@@ -23,6 +23,7 @@ from calibration.quantize import QuantizeReport, quantize_graph
 from calibration.ranges import Ranges
 from calibration.statistics import DEFAULT_SENTENCES, Method
 from export.check import check_graph, matmul_names
+from export.cpu_static.files import write_static_graphs
 from export.errors import ExportError
 from export.graphs import OPSET, export_decoder_step, export_encoder, model_spec, special_token_ids
 from export.half import convert_to_fp16
@@ -88,7 +89,8 @@ class BundleRecipe:
 def make_bundle(checkpoint: Checkpoint, recipe: BundleRecipe, out: Path) -> None:
     """Writes the bundle of a checkpoint to `out`, whose lock the caller holds; all or nothing.
 
-    FP32 and FP16 graphs always; INT8, and INT8 with FP16 between, where the recipe says so.
+    FP32 and FP16 graphs always; INT8, and INT8 with FP16 between, where the recipe says so; of FP32
+    and INT8 also the variant for CPUs, where the model's form allows it.
     Raises ExportError or CalibrationError, and leaves what was there, when a graph does not come
     out as the contract has it.
     """
@@ -109,6 +111,9 @@ def make_bundle(checkpoint: Checkpoint, recipe: BundleRecipe, out: Path) -> None
             for precision, by_role in precisions.items()
             for role, report in by_role.items()
         ]
+        graphs += _static_fp32(checkpoint.config, directory)
+        if recipe.int8:
+            graphs += _static_int8(checkpoint.config, directory, ranges, recipe.int8_logits)
         manifest = finish_manifest(directory, _manifest(checkpoint, recipe, graphs))
     logger.info("bundle: %s written, id %s", out, manifest.bundle_id[:12])
 
@@ -161,6 +166,39 @@ def _quantize_for_gpus(
             )
             convert_to_fp16(full, _path(directory, role, "int8_fp16"))
     return reports
+
+
+def _static_fp32(config: ModelConfig, directory: Path) -> list[GraphSpec]:
+    with _stage("cpu_static: fp32"):
+        sources = {role: _path(directory, role, "fp32") for role in ROLES}
+        written = write_static_graphs(sources, directory, model_spec(config), "fp32", opset=OPSET)
+        return list(written.values())
+
+
+def _static_int8(
+    config: ModelConfig, directory: Path, ranges: Ranges, int8_logits: bool | None
+) -> list[GraphSpec]:
+    """The variant for CPUs, made of Q/DQ graphs whose logits are in INT8 whatever the vocabulary's
+    size, unless somebody said otherwise: their table is the embedding's too there."""
+    with _stage("cpu_static: int8"), tempfile.TemporaryDirectory() as name:
+        reports: dict[Role, QuantizeReport] = {}
+        sources = {role: Path(name) / graph_file_name(role, "int8") for role in ROLES}
+        for role, path in sources.items():
+            reports[role] = quantize_graph(
+                _path(directory, role, "fp32"),
+                path,
+                ranges,
+                quantize_logits=int8_logits is not False,
+            )
+        written = write_static_graphs(sources, directory, model_spec(config), "int8", opset=OPSET)
+    return [
+        dataclasses.replace(
+            spec,
+            int8_names=reports[role].int8_matmuls,
+            float_matmuls=reports[role].float_matmuls,
+        )
+        for role, spec in written.items()
+    ]
 
 
 def _calibrate(checkpoint: Checkpoint, recipe: BundleRecipe, directory: Path) -> Ranges:
@@ -234,6 +272,7 @@ def _manifest(checkpoint: Checkpoint, recipe: BundleRecipe, graphs: list[GraphSp
 def _code_sha256() -> str:
     """Of the sources that decide a bundle's bytes: a bundle of older code is not taken for new."""
     folders = {Path(__file__).parent, *map(Path, calibration.__path__), *map(Path, model.__path__)}
+    folders.add(Path(__file__).parent / "cpu_static")
     files = [file for folder in folders for file in folder.glob("*.py")]
     digest = hashlib.sha256()
     for file in sorted(files, key=lambda file: (file.parent.name, file.name)):

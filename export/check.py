@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,9 @@ from onnx import TensorProto, ValueInfoProto
 from export.errors import ExportError
 from runtime.graph_contract import graph_inputs, graph_outputs
 from runtime.manifest import GraphSpec, ModelSpec, Precision, Role, TensorSpec, Variant
+from runtime.static_contract import static_inputs, static_outputs
+
+_Tensors = Callable[[Role, ModelSpec, Precision], tuple[TensorSpec, ...]]
 
 _STANDARD_DOMAINS = ("", "ai.onnx")
 
@@ -50,15 +54,22 @@ def graph_spec(
 
 
 def check_graph(
-    path: Path, role: Role, precision: Precision, model: ModelSpec, *, opset: int
+    path: Path,
+    role: Role,
+    precision: Precision,
+    model: ModelSpec,
+    *,
+    opset: int,
+    variant: Variant = "portable",
 ) -> GraphSpec:
-    """Checks a portable graph file against ONNX and against the contract; gives its GraphSpec.
+    """Checks a graph file against ONNX and against the contract; gives its GraphSpec.
 
     Raises ExportError with all that is wrong: the full ONNX checker's text, then names, types and
     sizes of inputs and outputs, unused inputs, opset, operators of other domains, leftovers of the
     exporter (documentation, metadata), external data outside the file's directory.
     """
-    spec = graph_spec(path, role, precision)
+    spec = graph_spec(path, role, precision, variant)
+    inputs, outputs, domains = _contract(variant)
     try:
         onnx.checker.check_model(path, full_check=True)
     except Exception as error:  # the checker raises several kinds
@@ -67,13 +78,16 @@ def check_graph(
             "rebuild it"
         ) from error
     wrong = [
-        *_compare("input", spec.inputs, graph_inputs(role, model, precision)),
-        *_compare("output", spec.outputs, graph_outputs(role, model, precision)),
+        *_compare("input", spec.inputs, inputs(role, model, precision)),
+        *_compare("output", spec.outputs, outputs(role, model, precision)),
     ]
     if spec.opset != opset:
         wrong.append(f"opset {spec.opset}, expected {opset}")
-    if spec.requires:
-        wrong.append(f"operators of {', '.join(spec.requires)}, expected plain ONNX")
+    foreign = [domain for domain in spec.requires if domain not in domains]
+    if foreign:
+        wrong.append(
+            f"operators of {', '.join(foreign)}, expected {' and '.join(['plain ONNX', *domains])}"
+        )
     wrong += _leftovers(_read(path))
     if wrong:
         raise ExportError(
@@ -81,6 +95,13 @@ def check_graph(
             "rebuild it with this version of leanseq"
         )
     return spec
+
+
+def _contract(variant: Variant) -> tuple[_Tensors, _Tensors, tuple[str, ...]]:
+    """What gives a variant's inputs and outputs, and the domains whose operators it may use."""
+    if variant == "portable":
+        return graph_inputs, graph_outputs, ()
+    return static_inputs, static_outputs, ("com.microsoft",)
 
 
 def matmul_names(path: Path) -> tuple[str, ...]:
@@ -120,10 +141,12 @@ def _tensor_spec(value: ValueInfoProto) -> TensorSpec:
 
 
 def _count_quantized_matmuls(graph: onnx.GraphProto) -> int:
-    """MatMuls whose weight comes out of a DequantizeLinear, transposed or not."""
+    """MatMuls whose weight comes out of a DequantizeLinear, transposed or not, and those that ONNX
+    Runtime would make of them."""
     producers = {name: node for node in graph.node for name in node.output}
     count = 0
     for node in graph.node:
+        count += node.op_type == "MatMulIntegerToFloat"
         if node.op_type != "MatMul":
             continue
         weight = producers.get(node.input[1])

@@ -2,7 +2,7 @@
 
 manifest.json              what it is; a SHA-256 for every other file
 source.model, target.model SentencePiece models (one file where they are the same)
-ROLE.PRECISION.onnx        the graphs
+ROLE.PRECISION.onnx        the graphs; ROLE.PRECISION.cpu_static.onnx those for CPUs alone
 engines/                   TensorRT engines (runtime.engines.store): no part of its identity either
 report.json                what was measured on it: not part of its identity, may be rewritten
 """
@@ -38,6 +38,11 @@ def graph_file_name(role: Role, precision: Precision, variant: str = "portable")
     """encoder.fp32.onnx; decoder_step.int8.cpu_static.onnx."""
     middle = "" if variant == "portable" else f".{variant}"
     return f"{role}.{precision}{middle}.onnx"
+
+
+def table_file_name(precision: Precision, variant: str) -> str:
+    """Of the embedding table that both graphs refer to: embedding.int8.cpu_static.onnx.data."""
+    return f"embedding.{precision}.{variant}.onnx.data"
 
 
 class Bundle:
@@ -158,12 +163,11 @@ class Bundle:
         return self.file(graph.files[0])
 
     def precision_size(self, precision: Precision) -> int:
-        """Bytes of what one precision needs: its graphs and the tokenizers."""
+        """Bytes of what one precision needs: the graphs that a CPU loads, and the tokenizers."""
         text = self.manifest.text
         names = {text.source_tokenizer, text.target_tokenizer}
-        for graph in self.manifest.graphs:
-            if graph.precision == precision:
-                names |= set(graph.files)
+        for role in sorted({graph.role for graph in self.graphs_of(precision)}):
+            names |= set(self.cpu_graph(role, precision).files)
         return sum(self.manifest.files[name].size for name in names)
 
     def size(self) -> int:

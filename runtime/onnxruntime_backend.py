@@ -27,10 +27,7 @@ from runtime.graph_contract import BANNED, cache_dtype
 from runtime.manifest import ModelSpec, Precision, Role, SpecialTokenIds
 from runtime.ort_session import GraphSession, Observer, RowSession
 from runtime.placement import CPU, OrtTensor, place
-
-SOURCE_MULTIPLE = 4
-"""ONNX Runtime multiplies one row by a matrix four rows of it at a time, and the rest one by one: a
-sum over S keeps its order under padding only if S is a multiple of that (seen with beam_size 1)."""
+from runtime.sources import SOURCE_MULTIPLE, check_lengths, pad_to_multiple
 
 
 @dataclass(kw_only=True)
@@ -131,17 +128,12 @@ class OnnxRuntimeBackend:
         self, src_ids: IntArray, src_mask: BoolArray, beam_size: int, max_length: int
     ) -> DecoderState:
         """src_ids int32 [B,S], src_mask bool [B,S]. BackendError beyond the model's limits."""
-        for name, found, limit in (
-            ("source tokens", src_ids.shape[1], self._model.max_source),
-            ("target tokens (max_length)", max_length, self._model.max_target),
-        ):
-            if limit is not None and found > limit:
-                raise BackendError(
-                    f"{found} {name} asked for; the model has positions for {limit}: shorten the "
-                    "input or lower max_length"
-                )
+        check_lengths(self._model, src_ids.shape[1], max_length)
         sentences = src_ids.shape[0]
-        ids, mask = self._pad(src_ids, src_mask)
+        # An observer sees the sizes that were given.
+        multiple = SOURCE_MULTIPLE if self._observer is None else 1
+        limit = self._model.max_source
+        ids, mask = pad_to_multiple(src_ids, src_mask, self._pad_id, limit, multiple)
         mask_tensor = self._placement.tensor(mask)
         cross = self._run("encoder", [CPU.tensor(ids), mask_tensor])
         empty = self._placement.empty(
@@ -216,21 +208,6 @@ class OnnxRuntimeBackend:
     def close(self) -> None:
         """Frees the graphs. Calling it twice does no harm."""
         self._graphs = self._rows = None
-
-    def _pad(self, src_ids: IntArray, src_mask: BoolArray) -> tuple[IntArray, BoolArray]:
-        """Rounds S up to a multiple of SOURCE_MULTIPLE, within the model's limit.
-
-        So a row's result doesn't depend on what its batch is padded to. An observer sees the sizes
-        that were given to `begin`.
-        """
-        length = src_ids.shape[1]
-        padding = -length % SOURCE_MULTIPLE if self._observer is None else 0
-        if self._model.max_source is not None:
-            padding = min(padding, self._model.max_source - length)
-        shape = (len(src_ids), length + padding)
-        ids, mask = np.full(shape, self._pad_id, dtype=np.int32), np.zeros(shape, dtype=np.bool_)
-        ids[:, :length], mask[:, :length] = src_ids, src_mask
-        return ids, mask
 
     def _run(
         self, role: Role, feeds: list[OrtTensor], need_log_probs: bool = False

@@ -23,7 +23,7 @@ from runtime.graph_contract import (
     graph_inputs,
     graph_outputs,
 )
-from runtime.manifest import ModelSpec, Precision, Role
+from runtime.manifest import ModelSpec, Precision, Role, TensorSpec
 from runtime.placement import HOST, OrtTensor, Placement, check_placed
 from runtime.row_graph import row_graph, row_graph_inputs, row_graph_outputs
 
@@ -53,16 +53,17 @@ class GraphSession:
         observer: Observer | None,
     ) -> None:
         self._observer = observer
-        options = _session_options(threads)
+        options = session_options(threads)
         if role == "encoder":
             # It runs once for many steps: its idle threads must not spin against the steps'.
             options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         disabled = list(INT8_DISABLED_OPTIMIZERS) if "int8" in precision else None
-        self._session = _load(str(path), path.name, placement, options, disabled)
+        self._session = load_session(str(path), path.name, placement, options, disabled)
         self._name = path.name
-        self._check(role, model, precision)
-        self._inputs = [spec.name for spec in graph_inputs(role, model, precision)]
-        contract = [spec.name for spec in graph_outputs(role, model, precision)]
+        inputs, outputs = (f(role, model, precision) for f in (graph_inputs, graph_outputs))
+        check_contract(self._session, path.name, role, precision, inputs + outputs)
+        self._inputs = [spec.name for spec in inputs]
+        contract = [spec.name for spec in outputs]
         self._outputs = [name for name in contract if name != LOG_PROBS]
         self._devices = [HOST if n in _FOR_HOST else placement.device for n in self._outputs]
         found = [output.name for output in self._session.get_outputs()]
@@ -79,18 +80,6 @@ class GraphSession:
                 self._observer(name, fetches[index].numpy())
         return fetches[: len(names)]
 
-    def _check(self, role: Role, model: ModelSpec, precision: Precision) -> None:
-        have = {tensor.name: tensor.type for tensor in self._session.get_inputs()}
-        have |= {tensor.name: tensor.type for tensor in self._session.get_outputs()}
-        for spec in graph_inputs(role, model, precision) + graph_outputs(role, model, precision):
-            expected = _ORT_TYPES[spec.dtype]
-            if have.get(spec.name) != expected:
-                raise BackendError(
-                    f"{self._name} has {have.get(spec.name, 'nothing')} for {spec.name}, expected "
-                    f"{expected}: it is no {role} graph in {precision} of this version; build the "
-                    "bundle again"
-                )
-
 
 class RowSession:
     """Picks sentences of src_mask and the cross keys and values without leaving the device."""
@@ -102,7 +91,7 @@ class RowSession:
         self._inputs, self._outputs = row_graph_inputs(tensors), row_graph_outputs(tensors)
         self._devices = [placement.device] * len(self._outputs)
         graph = row_graph(tensors)
-        self._session = _load(graph, "the row graph", placement, _session_options(1), None)
+        self._session = load_session(graph, "the row graph", placement, session_options(1), None)
 
     def run(self, feeds: Sequence[OrtTensor]) -> list[OrtTensor]:
         """feeds: rows int32 [R], src_mask, cross_k.0, cross_v.0, ... -> the rows of all but it."""
@@ -111,13 +100,33 @@ class RowSession:
         )
 
 
+def check_contract(
+    session: onnxruntime.InferenceSession,
+    name: str,
+    role: Role,
+    precision: Precision,
+    tensors: Sequence[TensorSpec],
+) -> None:
+    """Raises BackendError for an input or output that is missing or of another type."""
+    have = {tensor.name: tensor.type for tensor in session.get_inputs()}
+    have |= {tensor.name: tensor.type for tensor in session.get_outputs()}
+    for spec in tensors:
+        expected = _ORT_TYPES[spec.dtype]
+        if have.get(spec.name) != expected:
+            raise BackendError(
+                f"{name} has {have.get(spec.name, 'nothing')} for {spec.name}, expected "
+                f"{expected}: it is no {role} graph in {precision} of this version; build the "
+                "bundle again"
+            )
+
+
 def first_line(error: Exception) -> str:
     """What ONNX Runtime says, without its log's decoration."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return lines[0].removeprefix("[ONNXRuntimeError] : ")
 
 
-def _session_options(threads: int) -> onnxruntime.SessionOptions:
+def session_options(threads: int) -> onnxruntime.SessionOptions:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
@@ -127,7 +136,7 @@ def _session_options(threads: int) -> onnxruntime.SessionOptions:
     return options
 
 
-def _load(
+def load_session(
     model: str | bytes,
     name: str,
     placement: Placement,
@@ -179,6 +188,7 @@ def _run(
 
 _ORT_TYPES = {
     "int32": "tensor(int32)",
+    "int64": "tensor(int64)",
     "bool": "tensor(bool)",
     "float32": "tensor(float)",
     "float16": "tensor(float16)",

@@ -59,7 +59,7 @@ BACKENDS: dict[str, Entry] = {
         check="runtime.placement:check_cuda",
     ),
     "onnxruntime": Entry(
-        factory="runtime.onnxruntime_backend:OnnxRuntimeBackend.open",
+        factory="runtime.cpu_variant:open_on_cpu",
         package="onnxruntime",
         extra="cpu",
         precisions=("int8", "fp32"),

@@ -1,0 +1,84 @@
+"""The passes in order: portable graphs in, graphs of variant `cpu_static` out."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx_ir as ir
+from onnx_ir.passes import common as passes
+
+from export.cpu_static.candidates import group_candidates
+from export.cpu_static.cross_attention import fuse_cross_attention
+from export.cpu_static.editing import CONTRIB, sizes
+from export.cpu_static.embedding_table import quantize_embedding
+from export.cpu_static.encoder_attention import fuse_encoder_attention
+from export.cpu_static.integer_matmul import use_integer_matmuls
+from export.cpu_static.static_caches import use_static_caches
+from runtime.manifest import ModelSpec
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StaticGraph:
+    """What was made of a portable graph. table: the int8 embedding table [V,D], where there is one;
+    its initializer's name."""
+
+    model: ir.Model
+    int8_matmuls: int
+    table: str | None = None
+
+
+def convert_step(path: Path, model: ModelSpec) -> StaticGraph:
+    """The decoder step of an FP32 or INT8 (Q/DQ) graph. Raises UnfitError where a pass can't."""
+    loaded = ir.load(path)
+    graph = loaded.graph
+    matmuls = use_integer_matmuls(graph)
+    row_dims = 3 if matmuls else 2
+    if row_dims == 3:
+        _rows_of_one_token(graph)
+    use_static_caches(graph, model, row_dims=row_dims)
+    fuse_cross_attention(graph, model, row_dims=row_dims)
+    group_candidates(graph, model.vocab_size)
+    passes.RemoveUnusedNodesPass()(loaded)
+    table = quantize_embedding(graph) if matmuls else None
+    return _finished(loaded, matmuls, table)
+
+
+def convert_encoder(path: Path) -> StaticGraph:
+    """The encoder of an INT8 (Q/DQ) or FP32 graph. Raises UnfitError where a pass can't."""
+    loaded = ir.load(path)
+    matmuls = use_integer_matmuls(loaded.graph)
+    fuse_encoder_attention(loaded.graph)
+    passes.RemoveUnusedNodesPass()(loaded)
+    table = quantize_embedding(loaded.graph) if matmuls else None
+    return _finished(loaded, matmuls, table)
+
+
+def _rows_of_one_token(graph: ir.Graph) -> None:
+    """Rows of tokens [N,D] become [N,1,D], as the attention wants them: for MatMulIntegerToFloat
+    that is the same, and no Reshape is left between. (A float MatMul and its bias are one Gemm only
+    in two dimensions.)"""
+    for node in graph:
+        if node.op_type != "Reshape" or node.inputs[1] is None:
+            continue
+        if node.inputs[1].const_value is None:
+            continue
+        target = node.inputs[1].const_value.numpy().tolist()
+        if len(target) == 2 and target[0] == -1 and target[1] > 1:
+            node.replace_input_with(1, sizes(graph, -1, 1, target[1]))
+
+
+def _finished(model: ir.Model, matmuls: int, table: ir.Value | None) -> StaticGraph:
+    passes.RemoveUnusedNodesPass()(model)
+    for node in model.graph:
+        for value in node.outputs:
+            if not value.is_graph_output():
+                value.type = value.shape = None
+    if any(node.domain == CONTRIB for node in model.graph):
+        model.opset_imports[CONTRIB] = 1
+    return StaticGraph(
+        model=model, int8_matmuls=matmuls, table=None if table is None else str(table.name)
+    )

@@ -1,0 +1,68 @@
+"""ONNX Runtime sessions whose inputs and outputs are bound to numpy's memory once and run often."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
+import onnxruntime
+from onnxruntime.capi import onnxruntime_pybind11_state as ort_c
+
+from runtime.errors import BackendError
+from runtime.manifest import ModelSpec, Precision, Role
+from runtime.ort_session import check_contract, first_line, load_session, session_options
+from runtime.placement import CPU
+from runtime.static_contract import static_inputs, static_outputs
+
+_RUN_OPTIONS = onnxruntime.RunOptions()
+
+Arrays = dict[str, npt.NDArray[Any]]
+
+
+class BoundSession:
+    """The graph of one role, on the CPU. Raises BackendError as GraphSession does."""
+
+    def __init__(
+        self, role: Role, path: Path, model: ModelSpec, precision: Precision, threads: int
+    ) -> None:
+        options = session_options(threads)
+        if role == "encoder":
+            # It runs once for many steps: its idle threads must not spin against the steps'.
+            options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        session = load_session(str(path), path.name, CPU, options, None)
+        inputs = static_inputs(role, model, precision)
+        outputs = static_outputs(role, model, precision)
+        check_contract(session, path.name, role, precision, inputs + outputs)
+        self.name = path.name
+        self.session: Any = session._sess  # what an IOBinding of ONNX Runtime's own is made for
+        self.inputs = [tensor.name for tensor in inputs]
+
+    def bind(self, inputs: Arrays, outputs: Arrays) -> Binding:
+        """Ties arrays to the graph: contiguous, of the contract's types. More inputs may be given
+        than the graph has. Outputs that are not named are computed and dropped."""
+        return Binding(self, {name: inputs[name] for name in self.inputs}, outputs)
+
+
+class Binding:
+    """What a session reads and writes. It keeps the arrays alive."""
+
+    def __init__(self, session: BoundSession, inputs: Arrays, outputs: Arrays) -> None:
+        self._session, self._arrays = session, (inputs, outputs)
+        self._binding = ort_c.SessionIOBinding(session.session)
+        for name, array in inputs.items():
+            self._binding.bind_ortvalue_input(name, CPU.tensor(array))
+        for name, array in outputs.items():
+            self._binding.bind_ortvalue_output(name, CPU.tensor(array))
+
+    def run(self) -> None:
+        """Reads the inputs as they are now, writes the outputs. Raises BackendError."""
+        session = self._session
+        try:
+            session.session.run_with_iobinding(self._binding, _RUN_OPTIONS)
+        except Exception as error:  # ONNX Runtime's errors share no root
+            raise BackendError(
+                f"ONNX Runtime {onnxruntime.__version__} failed in {session.name} "
+                f"({first_line(error)}); if memory ran out, use smaller batches (--batch-tokens) "
+                "or fewer beams"
+            ) from error
