@@ -99,6 +99,8 @@ class ModelConfig:
         for name, value in sizes.items():
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise ConfigError(f"{name} is {value!r}; expected a whole number of at least 1")
+            if value >= 2**31:  # what PyTorch and ONNX hold
+                raise ConfigError(f"{name} is {value}; expected a whole number below 2**31")
         for name in ("dropout", "ffn_dropout", "attention_dropout"):
             value = getattr(self, name)
             if not isinstance(value, int | float) or not 0 <= value < 1:

@@ -24,6 +24,7 @@ from model.checkpoint import load_weights, save_checkpoint
 from model.devices import has_fast_bf16
 from model.diagnosis import stall
 from model.diagnosis.watch import Update, Watch
+from model.errors import CheckpointError
 from model.samples import Samples
 from model.tokenizer_training import train_tokenizer
 from model.training import state as states
@@ -146,6 +147,8 @@ class Run:
         )
         history = None
         if ranks.first:
+            if saved is None:  # not before all that can be wrong with settings and corpora
+                states.remove_state(out_dir)
             history = History(out_dir, updates=self.last_save, tensorboard=tensorboard)
         self.reporter = Reporter(self.progress, history)
 
@@ -205,8 +208,14 @@ class Run:
         position, signature, scored = self.position, "", []
         for candidate in candidates(position):
             score = candidate.score
-            if score is None:
+            try:
                 self._load(candidate.updates)
+            except CheckpointError as error:
+                if candidate.updates == (position.updates,):
+                    raise
+                self.progress.warn(f"{candidate.name}: left out, since {error}")
+                continue
+            if score is None:
                 found = self.validator.validate(self.model)
                 score, signature = found.score, found.signature
             scored.append(Scored(name=candidate.name, updates=candidate.updates, score=score))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Self, get_args
 
@@ -95,26 +96,20 @@ class TrainingSettings:
             "validate_every",
             "valid_lines",
         ):
-            self._require(name, isinstance(getattr(self, name), int), low=1, what="a whole number")
-        for name in ("vocab_size", "patience"):
-            value = getattr(self, name)
-            if value is not None:
-                self._require(name, isinstance(value, int), low=1, what="a whole number")
-        self._require("seed", isinstance(self.seed, int), low=0, what="a whole number")
-        for name, bits in (("vocab_size", 31), ("seed", 63)):  # what their libraries hold
-            if (getattr(self, name) or 0) >= 2**bits:
-                raise ConfigError(
-                    f"{name} is {getattr(self, name)}; expected a whole number below 2**{bits}"
-                )
+            self._require_whole(name, low=1)
+        for name, bits in (("vocab_size", 31), ("patience", 63)):
+            if getattr(self, name) is not None:
+                self._require_whole(name, low=1, bits=bits)
+        self._require_whole("seed", low=0)
         for name in ("learning_rate", "max_minutes"):
             if getattr(self, name) is not None:
-                self._require(name, getattr(self, name) > 0, what="a number above 0")
-        self._require("clip_norm", True, low=0)
-        self._require("r_drop", True, low=0)
-        self._require("r_drop_from", self.r_drop_from <= 1, low=0, what="a number up to 1")
+                self._require(name, lambda value: value > 0, "a number above 0")
+        for name in ("clip_norm", "r_drop"):
+            self._require(name, lambda value: value >= 0, "a number of at least 0")
         for name in ("label_smoothing", "bpe_dropout"):
-            self._require(name, getattr(self, name) < 1, low=0, what="a number below 1")
-        self._require("cooldown", self.cooldown <= 1, low=0, what="a number up to 1")
+            self._require(name, lambda value: 0 <= value < 1, "a number below 1 of at least 0")
+        for name in ("cooldown", "r_drop_from"):
+            self._require(name, lambda value: 0 <= value <= 1, "a number up to 1 of at least 0")
         if self.patience is not None and self.cooldown == 1:
             raise ConfigError(
                 f"patience is {self.patience} and cooldown is 1; expected a cooldown below 1, "
@@ -122,11 +117,19 @@ class TrainingSettings:
             )
         self.model_config(self.pieces)  # checks the rest
 
-    def _require(self, name: str, ok: bool, *, low: float = 0, what: str = "a number") -> None:
+    def _require_whole(self, name: str, *, low: int, bits: int = 63) -> None:
+        """bits: below 2**bits, what libraries hold."""
         value = getattr(self, name)
-        if not ok or isinstance(value, bool) or not math.isfinite(value) or value < low:
-            bound = "" if "above" in what else f" of at least {low:g}"
-            raise ConfigError(f"{name} is {value!r}; expected {what}{bound}")
+        if not isinstance(value, int) or isinstance(value, bool) or value < low:
+            raise ConfigError(f"{name} is {value!r}; expected a whole number of at least {low}")
+        if value >= 2**bits:
+            raise ConfigError(f"{name} is {value}; expected a whole number below 2**{bits}")
+
+    def _require(self, name: str, ok: Callable[[float], bool], what: str) -> None:
+        value = getattr(self, name)
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not number or not (ok(value) and value <= sys.float_info.max):
+            raise ConfigError(f"{name} is {value!r}; expected {what}")
 
     @property
     def pieces(self) -> int:

@@ -240,7 +240,8 @@ def average_snapshots(directory: Path, updates: Sequence[int]) -> dict[str, Tens
             weights = load_file(path)
         except (OSError, SafetensorError) as error:
             raise CheckpointError(
-                f"{path} cannot be read ({error}); start anew with --force"
+                f"{path} cannot be read ({error}); bring it back and --resume, or train on from "
+                "the last save with a larger --max-updates"
             ) from error
         for name, tensor in weights.items():
             total[name] = total.get(name, torch.zeros((), dtype=torch.float64)) + tensor.double()

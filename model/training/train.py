@@ -46,8 +46,8 @@ def train(
     """Trains a model on (source, target) pairs and writes a checkpoint to out_dir.
 
     resume: goes on from what a killed training left there; starts anew if there is nothing.
-    overwrite: starts anew whatever is there. quiet: no progress bar. threads: PyTorch's, for the
-    whole process; None leaves them alone. ranks: this process and those that train with it, on
+    overwrite: starts anew whatever is there, which stays until the new one can begin. quiet: no
+    progress bar. threads: PyTorch's, for the whole process; None leaves them alone. ranks: this process and those that train with it, on
     their devices (model.training.distributed.join_ranks); each is given the same, and makes the
     same update. tensorboard: curves in out_dir/tensorboard, where it is installed. about: more
     metadata for the checkpoint, such as search_defaults (model.search_defaults).
@@ -56,6 +56,10 @@ def train(
     trainings into one place).
     """
     out_dir = Path(out_dir)
+    if resume and overwrite:
+        raise ConfigError(
+            "--resume goes on with the training that is there and --force replaces it; give one"
+        )
     check_threads(threads)
     if threads is not None:
         torch.set_num_threads(threads)
@@ -108,7 +112,6 @@ def _open_state(
 ) -> SavedState | None:
     """The state to go on from, or None to start anew."""
     if overwrite:
-        states.remove_state(out_dir)
         return None
     if not states.has_state(out_dir):
         if is_checkpoint(out_dir):

@@ -29,6 +29,7 @@ def test_a_config_without_a_cross_score_is_the_papers() -> None:
     [
         ({"d_model": 0}, "d_model is 0; expected a whole number of at least 1"),
         ({"max_source": 1.5}, "max_source is 1.5; expected a whole number"),
+        ({"max_target": 2**31}, "max_target is 2147483648; expected a whole number below 2**31"),
         ({"dropout": 1}, "dropout is 1; expected a number from 0 to below 1"),
         ({"dropout": "x"}, "dropout is 'x'; expected a number"),
         ({"activation": "tanh"}, "activation is 'tanh'; expected one of relu, gelu"),

@@ -3,6 +3,7 @@ from __future__ import annotations
 import itertools
 import logging
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -358,6 +359,21 @@ def test_force_starts_anew(pairs, uninterrupted: Path, tmp_path: Path) -> None:
     assert load_checkpoint(tmp_path).sha256 == load_checkpoint(uninterrupted).sha256
 
 
+def test_force_that_fails_leaves_what_was_there(pairs, uninterrupted: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    shutil.copytree(uninterrupted, out)
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    with pytest.raises(DataError, match="vocab_size 30000 is too large"):
+        train(*pairs, replace(SETTINGS, vocab_size=30_000), out, overwrite=True, quiet=True)
+    too_long = [("a b c", "d e f")] * 3
+    with pytest.raises(DataError, match="no pair of the validation corpus can be used"):
+        settings = replace(SETTINGS, max_target=4, max_source=4)
+        train([*pairs[0], ("a", "b")], too_long, settings, out, overwrite=True, quiet=True)
+    assert {path: path.read_bytes() for path in before} == before
+    with pytest.raises(ConfigError, match="--resume goes on .* and --force replaces it; give one"):
+        train(*pairs, SETTINGS, out, resume=True, overwrite=True, quiet=True)
+
+
 def test_resuming_needs_the_same_settings_and_corpus(pairs, uninterrupted: Path) -> None:
     with pytest.raises(ConfigError, match=r"other settings \(learning_rate: None, now 0.1\)"):
         train(*pairs, replace(SETTINGS, learning_rate=0.1), uninterrupted, resume=True, quiet=True)
@@ -431,11 +447,27 @@ def test_a_state_of_other_shapes(pairs, tmp_path: Path) -> None:
         train(*pairs, settings, tmp_path, resume=True, quiet=True)
 
 
-def test_a_missing_snapshot(pairs, tmp_path: Path) -> None:
-    train(*pairs, SETTINGS, tmp_path, quiet=True)
-    (tmp_path / "training" / "snapshot-9.safetensors").unlink()
-    with pytest.raises(CheckpointError, match=r"snapshot-9.safetensors cannot be read"):
-        train(*pairs, SETTINGS, tmp_path, resume=True, quiet=True)
+def test_a_missing_snapshot_costs_its_candidate_only(
+    pairs, uninterrupted: Path, tmp_path: Path, caplog
+) -> None:
+    out = tmp_path / "out"
+    shutil.copytree(uninterrupted, out)
+    for updates, text in ((9, None), (8, "cut short")):  # of the average, and the best validated
+        path = out / "training" / f"snapshot-{updates}.safetensors"
+        path.unlink()
+        if text is not None:
+            path.write_text(text)
+    result = train(*pairs, SETTINGS, out, resume=True, quiet=True)
+    assert result.chosen == "last weights"
+    for name in ("average of the last 2 saves", "best validated weights (update 8)"):
+        assert f"{name}: left out, since {out}" in caplog.text
+    (told,) = load_checkpoint(out).metadata["candidates"]
+    assert told["updates"] == [10]
+    (out / "training" / "snapshot-10.safetensors").unlink()
+    with pytest.raises(
+        CheckpointError, match=r"snapshot-10.safetensors cannot be read .*; bring it back and "
+    ):
+        train(*pairs, SETTINGS, out, resume=True, quiet=True)
 
 
 @pytest.mark.parametrize(
