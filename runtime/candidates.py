@@ -101,8 +101,8 @@ def replace_ended(ranked: Beams, eos_id: int) -> Beams:
     beam_size = ranked.token_ids.shape[1] // 2
     is_eos = ranked.token_ids == eos_id  # [B, 2K]
     going = ranked.first(beam_size)
-    row, slot = np.nonzero(is_eos[:, :beam_size])  # [n] each, row by row: few of B*K
-    if len(row):
+    if np.count_nonzero(is_eos[:, :beam_size]):
+        row, slot = np.nonzero(is_eos[:, :beam_size])  # [n] each, row by row: few of B*K
         # By pair, not by sentence: what a step costs here does not grow with the batch.
         spare = np.argsort(is_eos[row, beam_size:], axis=1, kind="stable")  # not EOS first: [n, K]
         pair = np.arange(len(row))

@@ -85,6 +85,7 @@ def _search_together(
 ) -> list[list[Hypothesis]]:
     """The decode loop, for one batch. keys [B]: what sampling keys its draws by."""
     limits = max_lengths([len(source) for source in sources], options, backend.capabilities)
+    next_limit = int(limits.min())
     beam_size = options.num_hypotheses if options.sampling else options.beam_size
     found = _Found(len(sources), beam_size, options, special_ids.eos)
     rows = np.arange(len(sources))  # which sources are still searched: [B]
@@ -105,15 +106,19 @@ def _search_together(
             ranked = sort_candidates(candidates)
             reached = ranked.first(beam_size)
             beams = replace_ended(ranked, special_ids.eos)
-        if np.isnan(reached.scores).any():
+        if np.count_nonzero(np.isnan(reached.scores)):
             raise BackendError(_nan_text(backend.capabilities, step))
-        done = found.add(rows, reached, beams, at_limit=limits == step + 1)
-        num_done = np.count_nonzero(done)
-        if num_done == len(rows):
+        done = found.add(
+            rows, reached, beams, at_limit=limits == step + 1 if step + 1 >= next_limit else None
+        )
+        if done is None:
+            continue
+        going = np.flatnonzero(~done)
+        if not len(going):
             break
-        if num_done:
-            going = np.flatnonzero(~done)
+        if len(going) < len(rows):
             rows, limits, beams = rows[going], limits[going], beams.rows(going)
+            next_limit = int(limits.min())
             state = backend.keep(state, going.astype(np.int32))
     return found.ended() if all_ended else found.results()
 
@@ -247,32 +252,52 @@ class _Found:
         self._counts = np.zeros(num_sources, dtype=np.int64)  # of ended
 
     def add(
-        self, rows: npt.NDArray[np.intp], reached: Beams, going: Beams, at_limit: BoolArray
-    ) -> BoolArray:
-        """Stores what ended at this step; True for each of rows [B] whose search is over.
+        self,
+        rows: npt.NDArray[np.intp],
+        reached: Beams,
+        going: Beams,
+        at_limit: BoolArray | None,
+    ) -> BoolArray | None:
+        """Stores what ended at this step; True for each of rows [B] whose search is over, or None
+        where nothing has changed: most steps, so these are to cost little.
 
         reached [B,K]: the best candidates, in rank order, before replacement. going: the beams that
-        go on. at_limit [B]: max_length is reached, so all of `reached` end here.
+        go on. at_limit [B]: max_length is reached, so all of `reached` end here; None is all False.
         """
-        is_eos = reached.token_ids == self._eos_id
-        ends = (is_eos | at_limit[:, None]) & (reached.scores > UNREACHABLE)
-        if np.count_nonzero(ends):
-            self._store(rows, reached, *np.nonzero(ends))
-        counts = self._counts[rows]
-        done = at_limit | (counts >= self._enough)
+        ends = reached.token_ids == self._eos_id
         alive = going.scores > UNREACHABLE
-        if np.count_nonzero(alive) < alive.size:
-            done |= ~alive.any(axis=1)
-        if np.count_nonzero(done):
-            nothing = np.flatnonzero(done & (counts == 0))  # could be reached: the best of that
-            if len(nothing):
-                self._store(rows, reached, nothing, np.zeros_like(nothing))
+        done = None
+        if at_limit is not None or np.count_nonzero(ends) or np.count_nonzero(alive) < alive.size:
+            done = self._end(rows, reached, ends, alive, at_limit)
         if self._steps and self._steps[-1].rows is rows:
             row_of = self._steps[-1].row_of
         else:
             row_of = np.empty(self._num_sources, dtype=np.int64)
             row_of[rows] = np.arange(len(rows))
         self._steps.append(_Step(rows, row_of, going.token_ids, going.parents))
+        return done
+
+    def _end(
+        self,
+        rows: npt.NDArray[np.intp],
+        reached: Beams,
+        ends: BoolArray,
+        alive: BoolArray,
+        at_limit: BoolArray | None,
+    ) -> BoolArray:
+        """ends [B,K]: whose token is EOS. alive [B,K]: which of the beams that go on can."""
+        if at_limit is not None:
+            ends = ends | at_limit[:, None]
+        ends = ends & (reached.scores > UNREACHABLE)
+        if np.count_nonzero(ends):
+            self._store(rows, reached, *np.nonzero(ends))
+        counts = self._counts[rows]
+        done: BoolArray = (counts >= self._enough) | ~alive.any(axis=1)
+        if at_limit is not None:
+            done |= at_limit
+        nothing = np.flatnonzero(done & (counts == 0))  # could be reached: the best of that
+        if len(nothing):
+            self._store(rows, reached, nothing, np.zeros_like(nothing))
         return done
 
     def _store(
