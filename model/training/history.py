@@ -23,8 +23,10 @@ from typing import Any
 
 from model import redo
 from model.errors import CheckpointError
-from model.training.curves import Curves, remove_curves
+from model.training.curves import SCALARS, Curves, remove_curves
 from model.training.state import FOLDER, HISTORY
+
+_KINDS = ("training", "validation", "end")
 
 RECORD_EVERY = 50
 """Updates between lines of kind `training`. A save ends one too, so none reaches across it."""
@@ -84,7 +86,8 @@ class History:
 
 
 def read_history(directory: Path) -> list[dict[str, Any]]:
-    """The records of the training in `directory`, in order; one that a kill cut short is left out.
+    """The records of the training in `directory`, in order; lines that are none, such as one that a
+    kill cut short, are left out.
 
     Raises CheckpointError if the file cannot be read.
     """
@@ -96,17 +99,35 @@ def read_history(directory: Path) -> list[dict[str, Any]]:
         return []
     except OSError as error:
         raise CheckpointError(
-            f"{path} cannot be read ({error.strerror}); start anew with --force"
+            f"{path} cannot be read ({error.strerror}); make it readable, or move it away to go on "
+            "with a new history"
         ) from error
     records = []
     for line in lines:
         try:
             record = json.loads(line)
-            if {"kind", "updates", "time"} <= record.keys():
-                records.append(record)
-        except (ValueError, AttributeError):
+        except (ValueError, RecursionError):
             continue
+        if _is_record(record):
+            records.append(record)
     return records
+
+
+def _is_record(record: Any) -> bool:
+    """Whether that is what History.add writes, as far as anyone here reads it."""
+    try:
+        kind, updates = record["kind"], record["updates"]
+        numbers = [record["time"], *(record[name] for name in SCALARS if name in record)]
+        samples = record.get("samples", [])
+        texts = [t for s in samples for t in (s["source"], s["translation"], *s["references"])]
+    except (KeyError, TypeError):
+        return False
+    return (
+        kind in _KINDS
+        and type(updates) is int
+        and all(type(n) in (int, float) and not abs(n) >= 2**63 for n in (updates, *numbers))
+        and all(isinstance(text, str) for text in texts)
+    )
 
 
 @dataclass(kw_only=True)

@@ -47,10 +47,11 @@ def train(
 
     resume: goes on from what a killed training left there; starts anew if there is nothing.
     overwrite: starts anew whatever is there, which stays until the new one can begin. quiet: no
-    progress bar. threads: PyTorch's, for the whole process; None leaves them alone. ranks: this process and those that train with it, on
-    their devices (model.training.distributed.join_ranks); each is given the same, and makes the
-    same update. tensorboard: curves in out_dir/tensorboard, where it is installed. about: more
-    metadata for the checkpoint, such as search_defaults (model.search_defaults).
+    progress bar. threads: PyTorch's, for the whole process; None leaves them alone. ranks: this
+    process and those that train with it, on their devices (model.training.distributed.join_ranks);
+    each is given the same, and makes the same update. tensorboard: curves in out_dir/tensorboard,
+    where it is installed. about: more metadata for the checkpoint, such as search_defaults
+    (model.search_defaults).
     Raises OptionError (threads), ConfigError (settings, or something in the way), DataError
     (corpus), CheckpointError (files) and TrainingError (NaN, a loss that stands still, two
     trainings into one place).

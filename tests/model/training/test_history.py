@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ def write(path: Path, *, updates: int = 0, to: int, tensorboard: bool = True) ->
 def test_every_curve_is_there(tmp_path: Path) -> None:
     write(tmp_path, to=2)
     events = open_events(tmp_path)
-    assert set(events.Tags()["scalars"]) == set(model.training.curves._SCALARS.values())
+    assert set(events.Tags()["scalars"]) == set(model.training.curves.SCALARS.values())
     assert points(tmp_path, "training/loss") == [(1, 1.0), (2, 0.5)]
     assert points(tmp_path, "validation/BLEU") == [(1, 11.0), (2, 12.0)]
     (first, _) = events.Tensors("samples/text_summary")
@@ -89,6 +90,67 @@ def test_a_line_that_was_cut_short_is_left_out(tmp_path: Path) -> None:
     assert [record["updates"] for record in read_history(tmp_path)] == [1, 1, 2, 2]
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"updates": "2"},
+        {"updates": 1.5},
+        {"updates": 10**30},
+        {"kind": ["training"]},
+        {"time": None},
+        {"loss": "low"},
+        {"loss": 10**400},
+        {"samples": [{}]},
+        {"samples": 3},
+        {"samples": [{**SAMPLE, "references": [4]}]},
+    ],
+)
+def test_a_line_that_is_no_record_is_left_out(tmp_path: Path, change: dict[str, Any]) -> None:
+    write(tmp_path, to=1, tensorboard=False)
+    path = tmp_path / "training" / "history.jsonl"
+    record = {"kind": "validation", "updates": 1, "time": 2.0, "loss": 3, "samples": [SAMPLE]}
+    for line in (record, record | change):
+        with path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+    write(tmp_path, updates=1, to=2)
+    assert read_history(tmp_path)[2] == record
+    assert [r["updates"] for r in read_history(tmp_path)] == [1, 1, 1, 2, 2, 2]
+
+
+needs_full_disk = pytest.mark.skipif(
+    not Path("/dev/full").exists(), reason="Linux alone has a disk that is always full"
+)
+
+
+@needs_full_disk
+def test_curves_end_where_the_disk_is_full(tmp_path: Path, monkeypatch, caplog) -> None:
+    (tmp_path / "tensorboard").mkdir()
+    monkeypatch.setattr(model.training.curves, "_FILE", "full")
+    (tmp_path / "tensorboard" / "full").symlink_to("/dev/full")
+    write(tmp_path, to=2)
+    assert caplog.text.count("full cannot be written: No space left on device") == 1
+    assert len(read_history(tmp_path)) == 5
+
+
+@needs_full_disk
+def test_curves_that_can_no_longer_be_written(tmp_path: Path, caplog) -> None:
+    history = History(tmp_path, updates=0, tensorboard=True)
+    assert history._curves is not None
+    with Path("/dev/full").open("wb") as full:
+        os.dup2(full.fileno(), history._curves._records._writer.fileno())
+    for update in (1, 2):
+        history.add("validation", update, 1.0, valid_bleu=3.0, samples=[])
+        history.flush()
+    history.close()
+    assert caplog.text.count("cannot be written: No space left on device") == 1
+    assert [record["updates"] for record in read_history(tmp_path)] == [1, 2]
+
+
+def test_curves_in_a_directory_whose_name_is_not_utf8(tmp_path: Path) -> None:
+    write(tmp_path / "caf\udce9", to=1)
+    assert list((tmp_path / "caf\udce9" / "tensorboard").glob("events.out.tfevents.*"))
+
+
 def test_a_history_that_cannot_be_used(tmp_path: Path) -> None:
     history = History(tmp_path, updates=0, tensorboard=False)
     path = tmp_path / "training" / "history.jsonl"
@@ -96,7 +158,9 @@ def test_a_history_that_cannot_be_used(tmp_path: Path) -> None:
     path.mkdir()
     with pytest.raises(CheckpointError, match=r"cannot write to .*history\.jsonl: Is a directory"):
         history.add("training", 1, 1.0)
-    with pytest.raises(CheckpointError, match=r"history\.jsonl cannot be read \(Is a directory\)"):
+    with pytest.raises(
+        CheckpointError, match=r"cannot be read \(Is a directory\); make it readable"
+    ):
         read_history(tmp_path)
 
 

@@ -365,12 +365,12 @@ def test_force_that_fails_leaves_what_was_there(pairs, uninterrupted: Path, tmp_
     before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
     with pytest.raises(DataError, match="vocab_size 30000 is too large"):
         train(*pairs, replace(SETTINGS, vocab_size=30_000), out, overwrite=True, quiet=True)
-    too_long = [("a b c", "d e f")] * 3
+    short, long = [*pairs[0], ("a", "b")], [("a b c", "d e f")]
+    settings = replace(SETTINGS, max_target=4, max_source=4)
     with pytest.raises(DataError, match="no pair of the validation corpus can be used"):
-        settings = replace(SETTINGS, max_target=4, max_source=4)
-        train([*pairs[0], ("a", "b")], too_long, settings, out, overwrite=True, quiet=True)
+        train(short, long, settings, out, overwrite=True, quiet=True)
     assert {path: path.read_bytes() for path in before} == before
-    with pytest.raises(ConfigError, match="--resume goes on .* and --force replaces it; give one"):
+    with pytest.raises(ConfigError, match=r"--resume goes on .* and --force replaces it; give one"):
         train(*pairs, SETTINGS, out, resume=True, overwrite=True, quiet=True)
 
 
