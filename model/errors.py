@@ -5,7 +5,8 @@ LeanseqError
     ├── ConfigError        a model shape or training setting that cannot be used
     ├── DataError          a corpus that cannot be read or used
     ├── CheckpointError    a checkpoint that is missing, damaged, altered or of another version
-    └── TrainingError      training that went wrong: NaN, a loss that stands still
+    ├── TrainingError      training that went wrong: NaN, a loss that stands still
+    └── OutputError        a picture or page that cannot be written
 """
 
 from __future__ import annotations
@@ -33,3 +34,7 @@ class CheckpointError(ModelError):
 
 class TrainingError(ModelError):
     """Training that went wrong; the message says what it probably is."""
+
+
+class OutputError(ModelError):
+    """A picture or page that cannot be written."""

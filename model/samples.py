@@ -53,7 +53,9 @@ class Samples:
                 valid=tuple((str(source), str(target)) for source, target in values["valid"]),
             )
         except (ValueError, TypeError, KeyError) as error:
-            raise CheckpointError(f"the checkpoint's samples are damaged: {error!r}") from error
+            raise CheckpointError(
+                f"the checkpoint's samples.json is damaged ({error!r}); copy the checkpoint again"
+            ) from error
 
 
 def spread(items: Sequence[Item], count: int) -> list[Item]:

@@ -38,14 +38,15 @@ def write_search_defaults(path: Path, options: SearchOptions) -> str:
     Raises CheckpointError as load_checkpoint and save_checkpoint do.
     """
     checkpoint = load_checkpoint(path)
-    _log.info("%s: its search defaults are now %s", path, told(options))
-    return save_checkpoint(
+    sha256 = save_checkpoint(
         path,
         model=checkpoint.model,
         tokenizer_proto=checkpoint.tokenizer_proto,
         metadata={**checkpoint.metadata, _KEY: told(options)},
         samples=checkpoint.samples,
     )
+    _log.info("%s: its search defaults are now %s", path, told(options))
+    return sha256
 
 
 def told(options: SearchOptions) -> dict[str, Any]:

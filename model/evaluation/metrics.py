@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -52,6 +53,9 @@ class Evaluation:
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
+
+_SHORT = {"zho": "zh", "chi": "zh", "cmn": "zh", "jpn": "ja", "kor": "ko"}
+"""ISO 639-3 and -2, as Tatoeba and others name them -> as sacrebleu does."""
 
 METRIC_NAMES = ("BLEU", "BLEU -lc", "chrF")
 """Of what make_metrics makes."""
@@ -130,9 +134,11 @@ def signature(metric: Any, resamples: int = 0) -> str:
 def make_metrics(target_language: str) -> list[Any]:
     """BLEU, BLEU without case, chrF.
 
-    Raises MissingExtraError without sacrebleu, OptionError without what splits the language's words
-    (ja, ko).
+    target_language: a code such as zh, zh-CN or cmn; "" and those that need no splitting of their
+    own take BLEU's usual one. Raises MissingExtraError without sacrebleu, OptionError for what is
+    no code, and without what splits the language's words (ja, ko).
     """
+    target_language = _code(target_language)
     try:
         from sacrebleu.metrics.bleu import BLEU
         from sacrebleu.metrics.chrf import CHRF
@@ -149,6 +155,17 @@ def make_metrics(target_language: str) -> list[Any]:
             f"target_language is {target_language!r}, whose words sacrebleu can't split here; "
             f"install what it needs with: pip install 'sacrebleu[{target_language}]'"
         ) from error
+
+
+def _code(language: str) -> str:
+    """Of two letters where sacrebleu knows the language by them; it takes any others in silence."""
+    code = re.split("[-_]", language.lower())[0]
+    if not re.fullmatch("[a-z]{2,3}", code) and language:
+        raise OptionError(
+            f"target_language is {language!r}; expected a code of two or three letters, such as "
+            "de or zh"
+        )
+    return _SHORT.get(code, code)
 
 
 def _are_chinese(lines: Sequence[str]) -> bool:

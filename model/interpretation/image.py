@@ -7,27 +7,31 @@ import unicodedata
 import warnings
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from model.interpretation.heatmap import Heatmap, Selection
-from runtime.errors import MissingExtraError
+from runtime.errors import MissingExtraError, OptionError
 
 log = logging.getLogger(__name__)
 
 _CELL = 0.28  # inches
 _DPI = 120
 _LONGEST_LABEL = 30  # characters
+_MOST_CELLS = 1500
+"""On a side. matplotlib draws up to 65,536 pixels, of which these take 50,400."""
 _LAYS_OUT_TEXT = (3, 11)
 _MARK = "\u200e"  # left-to-right mark
 
 
-def write_image(heatmap: Heatmap, path: Path | str, selection: Selection | None = None) -> None:
+def write_image(
+    heatmap: Heatmap, target: Path | str | IO[bytes], selection: Selection | None = None
+) -> None:
     """Draws the selected map, the average of the cross-attention if not given, with the probability
     of each row.
 
     Warns of characters that no font of this machine has, which are drawn as boxes, and, with a
     matplotlib before 3.11, of scripts from right to left. Raises MissingExtraError without
-    matplotlib, OptionError if the heat map lacks that layer or head.
+    matplotlib, OptionError if the heat map lacks that layer or head, or is too large.
     """
     selection = selection or Selection()
     selection.check(heatmap)
@@ -37,6 +41,11 @@ def write_image(heatmap: Heatmap, path: Path | str, selection: Selection | None 
     except ImportError as error:
         raise MissingExtraError("matplotlib", "plot", "drawing a PNG") from error
     shown = heatmap.maps[selection.kind, selection.units]
+    if max(len(shown.rows), len(shown.columns)) > _MOST_CELLS:
+        raise OptionError(
+            f"the map has {len(shown.rows):,} rows and {len(shown.columns):,} columns; an image "
+            f"holds {_MOST_CELLS:,} of each: write an .html page"
+        )
     rows, columns = [_shorten(text) for text in shown.rows], [_shorten(t) for t in shown.columns]
     _warn_of_layout((*rows, *columns))
     fonts = _choose_fonts({char for text in (*rows, *columns) for char in text})
@@ -60,7 +69,7 @@ def write_image(heatmap: Heatmap, path: Path | str, selection: Selection | None 
     figure.colorbar(image, ax=axes, shrink=min(1.0, 6 / len(rows)), pad=0.02)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")  # told of above
-        figure.savefig(path, format="png", bbox_inches="tight")
+        figure.savefig(target, format="png", bbox_inches="tight")
 
 
 def _caption(heatmap: Heatmap, selection: Selection) -> str:

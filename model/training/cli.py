@@ -104,6 +104,8 @@ def train_command(
     valid_tgt: Path | None, train_tsv: Path | None, valid_tsv: Path | None, **settings: Any,
 ) -> None:  # fmt: skip
     """Trains a model on lines of your own, or by a recipe, and writes a checkpoint."""
+    if data is not None and recipe_name is None:
+        raise OptionError("--data holds the files of a --recipe; give one, or leave out --data")
     with join_ranks(choose_device(device)) as ranks:
         if not ranks.first:
             set_verbosity(-2)  # of several processes one speaks

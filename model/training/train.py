@@ -61,6 +61,7 @@ def train(
         raise ConfigError(
             "--resume goes on with the training that is there and --force replaces it; give one"
         )
+    _check_name(out_dir)
     check_threads(threads)
     if threads is not None:
         torch.set_num_threads(threads)
@@ -88,6 +89,18 @@ def train(
                 run.progress.say("stopped; --resume goes on after update %d", run.last_save)
                 raise
             return run.finish()
+
+
+def _check_name(out_dir: Path) -> None:
+    """Raises ConfigError for a name that safetensors could write to, but not read from."""
+    try:
+        str(out_dir).encode()
+    except UnicodeEncodeError as error:
+        name = ascii(str(out_dir))
+        raise ConfigError(
+            f"the name {name} is not UTF-8; give another --out, or if it is, set a UTF-8 locale "
+            "(LANG=C.UTF-8)"
+        ) from error
 
 
 def _check_ranks(ranks: Ranks, settings: TrainingSettings) -> None:

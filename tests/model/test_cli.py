@@ -120,6 +120,7 @@ def test_recipes_are_listed(capsys) -> None:
     [
         (["--train-src", "a"], 2, "give either --train-src and --train-tgt, or --train-tsv"),
         (["--train-tsv", "no.tsv"], 1, "no.tsv does not exist"),
+        (["--data", "."], 2, "--data holds the files of a --recipe; give one, or leave out --data"),
         (["--preset", "huge"], 2, "'huge' is not one of"),
         (["--dropout", "1.5"], 2, "dropout is 1.5; expected a number from 0 to below 1"),
         (["--max-minutes", "-1"], 2, "max_minutes is -1.0; expected a number above 0"),

@@ -98,6 +98,28 @@ def test_a_language_that_is_named_counts() -> None:
     assert "tok:13a" in found.bleu.signature
 
 
+@pytest.mark.parametrize(
+    ("language", "splits"),
+    [
+        ("zh-CN", "zh"),
+        ("zh_Hant", "zh"),
+        ("ZH", "zh"),
+        ("cmn", "zh"),
+        ("de-AT", "13a"),
+        ("", "13a"),
+    ],
+)
+def test_a_language_is_known_by_more_than_one_code(language: str, splits: str) -> None:
+    found = evaluate(["a b"], ["a b"], target_language=language)
+    assert f"tok:{splits}" in found.bleu.signature
+
+
+@pytest.mark.parametrize("language", ["Chinese", "z", "-", "中文"])
+def test_what_is_no_language_is_refused(language: str) -> None:
+    with pytest.raises(OptionError, match=r"expected a code of two or three letters, such as de"):
+        evaluate(OURS, THEIRS, target_language=language)
+
+
 def test_lists_that_do_not_fit() -> None:
     with pytest.raises(DataError, match="there are no lines to evaluate"):
         evaluate([], [])

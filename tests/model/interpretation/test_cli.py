@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 from pathlib import Path
 
@@ -45,6 +47,8 @@ def test_an_image_is_written(random_checkpoint: Path, tmp_path: Path) -> None:
         (["--tgt", ""], 2, "the target is empty"),
         (["--out", "map.svg"], 2, "map.svg ends with '.svg'; expected a name in .html or .png"),
         (["--out", "nowhere/map.png"], 2, "there is no directory nowhere to write map.png to"),
+        (["--out", "."], 2, ". ends with ''; expected a name in .html or .png"),
+        (["--out", "../folder.html"], 2, "folder.html is a directory; expected the name of a file"),
         (["--beam-size", "0"], 2, "beam_size is 0"),
         (["--threads", "0"], 2, "threads is 0"),
         (["--checkpoint", "nowhere"], 1, "there is no checkpoint at nowhere"),
@@ -59,13 +63,48 @@ def test_attention_says_what_is_wrong(
     code: int,
     text: str,
 ) -> None:
-    monkeypatch.chdir(tmp_path)
+    for name in ("here", "folder.html"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / "here")
     given = ["--checkpoint", random_checkpoint, "--src", "in", "--out", "map.html"]
     assert call("attention", *given, *flags) == code
     captured = capsys.readouterr()
     assert text in captured.err
     assert captured.out == ""
-    assert not list(tmp_path.iterdir())
+    assert not list(tmp_path.glob("*/*"))
+
+
+@pytest.mark.parametrize("name", ["map.html", "map.png"])
+def test_a_file_that_cannot_be_written_leaves_the_old_one(
+    random_checkpoint: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+) -> None:
+    out = tmp_path / name
+    out.write_text("before")
+    write_bytes = Path.write_bytes
+
+    def full(path: Path, content: bytes) -> int:
+        write_bytes(path, content[:100])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    given = ["--checkpoint", random_checkpoint, "--src", "in", "--tgt", "a"]
+    assert call("attention", *given, "--out", out) == 1
+    assert f"error: cannot write {out}: No space left on device; choose" in capsys.readouterr().err
+    assert out.read_text() == "before"
+    assert list(tmp_path.iterdir()) == [out]
+
+
+def test_a_link_stays_one(random_checkpoint: Path, tmp_path: Path) -> None:
+    link = tmp_path / "link.html"
+    link.symlink_to(tmp_path / "map.html")
+    given = ["--checkpoint", random_checkpoint, "--src", "in", "--tgt", "a"]
+    assert call("attention", *given, "--out", link) == 0
+    assert link.is_symlink()
+    assert (tmp_path / "map.html").read_text("utf-8").startswith("<!DOCTYPE html>")
 
 
 LINES = ["in 3 days", "", "the cat 12", "\u200b", "été " * 80]

@@ -99,6 +99,15 @@ def test_layers_that_are_not_there_are_refused(heatmap: Heatmap, tmp_path: Path)
         write_image(heatmap, tmp_path / "map.png", Selection(layer=7))
 
 
+def test_a_map_that_is_too_large_is_refused(heatmap: Heatmap, tmp_path: Path) -> None:
+    columns = ("c",) * 1501
+    shown = Map(rows=("a",), columns=columns, weights=np.zeros((1, 1, 1, 1501), np.float32))
+    large = dataclasses.replace(heatmap, maps={("cross", "subwords"): shown})
+    with pytest.raises(OptionError, match=r"1 rows and 1,501 columns; an image holds 1,500 of"):
+        write_image(large, tmp_path / "map.png")
+    assert not list(tmp_path.iterdir())
+
+
 def test_without_matplotlib_the_extra_is_named(
     heatmap: Heatmap, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -395,6 +395,12 @@ def test_a_place_that_cannot_be_written(pairs, tmp_path: Path) -> None:
         train(*pairs, SETTINGS, tmp_path / "file" / "out", quiet=True)
 
 
+def test_a_place_whose_name_is_not_utf8(pairs, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"caf\\udce9' is not UTF-8; give another --out"):
+        train(*pairs, SETTINGS, tmp_path / "caf\udce9", quiet=True)
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_damaged_state(pairs, tmp_path: Path) -> None:
     train(*pairs, replace(SETTINGS, max_updates=1), tmp_path, quiet=True)
     path = tmp_path / "training" / "state.safetensors"
