@@ -100,10 +100,19 @@ def check_target(out: Path, splits: Sequence[SplitFiles]) -> None:
             "give it one of its own"
         )
     recover(out)
-    if out.exists() and not _is_replaceable(out):
+    if not out.exists():
+        return
+    copied = _files_of_copy(out)
+    others = sorted({path.name for path in out.iterdir()} - copied) if out.is_dir() else []
+    if not out.is_dir() or (others and not copied):
         raise OptionError(
             f"{out} exists and holds no cleaned copy; expected a new or empty directory, or an "
             "earlier copy to replace"
+        )
+    if others:
+        raise OptionError(
+            f"{out} holds {others[0]} beside an earlier copy; a cleaned copy replaces its whole "
+            "directory, so move that away, or give another --out"
         )
 
 
@@ -111,13 +120,14 @@ def _is_inside(path: Path, out: Path) -> bool:
     return path.resolve().is_relative_to(out.resolve())
 
 
-def _is_replaceable(out: Path) -> bool:
-    if not out.is_dir():
-        return False
-    with contextlib.suppress(OSError, ValueError, AttributeError):
-        if json.loads((out / JSON_REPORT).read_bytes()).get("format") == FORMAT:
-            return True
-    return not any(out.iterdir())
+def _files_of_copy(out: Path) -> set[str]:
+    """What an earlier copy wrote there; nothing where there is none."""
+    with contextlib.suppress(OSError, ValueError, AttributeError, KeyError, TypeError):
+        report = json.loads((out / JSON_REPORT).read_bytes())
+        if report.get("format") == FORMAT:
+            files = [name for split in report["fixed"].values() for name in split["files"]]
+            return {*files, JSON_REPORT, TEXT_REPORT}
+    return set()
 
 
 def fix(splits: Sequence[SplitFiles], report: Report, options: FixOptions, out: Path) -> Fixed:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import io
+import stat
 import zlib
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
@@ -136,6 +137,12 @@ class TextFile:
 
 def _open(path: Path) -> io.BufferedReader:
     try:
+        mode = path.stat().st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+            raise DataError(
+                f"{path} is a pipe or a device; expected a file, since it is read more than once: "
+                "write the text to one"
+            )
         return path.open("rb")
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)

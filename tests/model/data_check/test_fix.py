@@ -173,6 +173,18 @@ def test_a_directory_of_something_else_is_refused(tmp_path: Path, content: bytes
     assert (tmp_path / "out" / "report.json").read_bytes() == content
 
 
+def test_what_was_put_beside_an_earlier_copy_is_not_lost(tmp_path: Path) -> None:
+    files, out = write(tmp_path / "in"), tmp_path / "out"
+    run(files, out)
+    run(files, out)
+    (out / "checkpoint").mkdir()
+    with pytest.raises(
+        OptionError, match=r"out holds checkpoint beside an earlier copy; .* give another --out"
+    ):
+        run(files, out)
+    assert (out / "checkpoint").is_dir()
+
+
 def test_a_file_in_the_way_is_refused(tmp_path: Path) -> None:
     (tmp_path / "out").write_text("mine")
     with pytest.raises(OptionError, match="exists and holds no cleaned copy"):

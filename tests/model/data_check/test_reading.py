@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 from pathlib import Path
 
 import pytest
@@ -89,6 +90,13 @@ def test_a_file_that_cannot_be_opened(tmp_path: Path) -> None:
         list(TextFile(tmp_path / "nowhere"))
     with pytest.raises(DataError, match=r"cannot be read \(Is a directory\); expected a text file"):
         list(TextFile(tmp_path))
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes")
+def test_a_pipe_is_refused_before_it_is_opened(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(DataError, match=r"pipe is a pipe or a device; expected a file, since it"):
+        list(TextFile(tmp_path / "pipe"))
 
 
 def test_rows_of_two_files_go_on_where_one_has_ended(tmp_path: Path) -> None:
