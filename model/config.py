@@ -7,7 +7,7 @@ import later (Marian, BART, NLLB, T5) differ by a value only.
 from __future__ import annotations
 
 import dataclasses
-import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self, get_args
@@ -133,7 +133,7 @@ class ModelConfig:
             value = getattr(self, name)
             if value is None and name != "norm_eps":
                 continue
-            if not isinstance(value, int | float) or not math.isfinite(value):
+            if not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
                 raise ConfigError(f"{name} is {value!r}; expected a finite number")
         if not isinstance(self.position_offset, int) or self.position_offset < 0:
             raise ConfigError(

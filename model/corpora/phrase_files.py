@@ -29,15 +29,12 @@ def write(corpus: PhraseCorpus, directory: str | os.PathLike[str]) -> Path:
     """Write a corpus, all of it or nothing; an older corpus there is replaced. Gives the directory.
 
     The bytes depend on the corpus alone. Raises DataError where the directory holds something else
-    than a corpus, or cannot be written; `runtime.directory` adds its own for a directory that
-    another process is writing.
+    than a corpus, or more than that, or cannot be written; `runtime.directory` adds its own for a
+    directory that another process is writing.
     """
     final = Path(directory)
-    if final.exists() and not _is_replaceable(final):
-        raise DataError(
-            f"{final} exists and is no phrase corpus; expected a new or empty directory, or a "
-            "corpus to replace: name another one"
-        )
+    if final.exists():
+        _check_replaceable(final)
     try:
         with replace_directory(final) as folder:
             _write_files(corpus, folder)
@@ -120,10 +117,20 @@ def _write_files(corpus: PhraseCorpus, folder: Path) -> None:
     (folder / RECORD).write_text(text + "\n", encoding="utf-8")
 
 
-def _is_replaceable(folder: Path) -> bool:
-    if not folder.is_dir():
-        return False
-    return (folder / RECORD).is_file() or not any(folder.iterdir())
+def _check_replaceable(folder: Path) -> None:
+    """Raises DataError unless all that is there is of a corpus."""
+    names = {path.name for path in folder.iterdir()} if folder.is_dir() else {folder.name}
+    ours = {RECORD, *(f"{split}.{ending}" for split in SPLITS for ending in _FIELDS)}
+    if RECORD in names and names - ours:
+        raise DataError(
+            f"{folder} holds {min(names - ours)} beside a corpus, and would be replaced as a "
+            "whole; move that away, or name another directory"
+        )
+    if not folder.is_dir() or (names and RECORD not in names):
+        raise DataError(
+            f"{folder} exists and is no phrase corpus; expected a new or empty directory, or a "
+            "corpus to replace: name another one"
+        )
 
 
 def _read_record(folder: Path) -> dict[str, Any]:

@@ -52,28 +52,25 @@ class Recipe:
         """Raises ConfigError for what is no recipe."""
         try:
             values = tomllib.loads(text)
-            data = values["data"]
-            files: dict[Split, tuple[str, ...]] = {split: tuple(data[split]) for split in SPLITS}
-            for split, names in files.items():
-                if len(names) not in (1, 2) or not all(isinstance(one, str) for one in names):
-                    raise ConfigError(
-                        f"{split} is {data[split]!r}; expected one TSV, or two aligned files"
-                    )
+            data, search, settings = values["data"], values.get("search", {}), values["settings"]
+            for table, found in (("data", data), ("search", search), ("settings", settings)):
+                if not isinstance(found, dict):
+                    raise ConfigError(f"{table} is {found!r}; expected a table: [{table}]")
             return cls(
                 name=name,
                 title=str(values["title"]),
                 published=str(values.get("published", "")),
-                files=files,
+                files={split: _names(split, data[split]) for split in SPLITS},
                 where=str(data["where"]),
                 licence=str(data["licence"]),
-                search=SearchOptions.from_json(values.get("search", {})),
-                settings=TrainingSettings.from_json(values["settings"]),
+                search=SearchOptions.from_json(search),
+                settings=TrainingSettings.from_json(settings),
             )
         except KeyError as error:
             raise ConfigError(
                 f"recipe {name} lacks {error}; model/training/recipe.py says what one holds"
             ) from error
-        except (ConfigError, OptionError, ValueError, TypeError, AttributeError) as error:
+        except (ConfigError, OptionError, tomllib.TOMLDecodeError, OverflowError) as error:
             raise ConfigError(f"recipe {name} can't be used: {error}") from error
 
     def read(self, split: Split, data: Path) -> list[tuple[str, str]]:
@@ -141,6 +138,14 @@ def evaluation_command(checkpoint: Path, test: Sequence[Path]) -> str:
     for flag, path in zip(flags, test or (Path("SRC"), Path("REF")), strict=True):
         command += [flag, str(path)]
     return shlex.join(command)
+
+
+def _names(split: Split, found: Any) -> tuple[str, ...]:
+    """Raises ConfigError for what are no names of files."""
+    names = found if isinstance(found, list) else []
+    if len(names) not in (1, 2) or not all(isinstance(one, str) for one in names):
+        raise ConfigError(f"{split} is {found!r}; expected one TSV, or two aligned files")
+    return tuple(names)
 
 
 def _find(data: Path, name: str) -> Path | None:

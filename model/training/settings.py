@@ -82,7 +82,7 @@ class TrainingSettings:
     seed: int = 1
 
     def __post_init__(self) -> None:
-        if self.preset not in PRESETS:
+        if not isinstance(self.preset, str) or self.preset not in PRESETS:
             raise ConfigError(f"preset is {self.preset!r}; expected one of {', '.join(PRESETS)}")
         if self.precision not in get_args(Precision):
             raise ConfigError(f"precision is {self.precision!r}; expected auto, fp32 or bf16")

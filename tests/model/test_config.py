@@ -35,6 +35,7 @@ def test_a_config_without_a_cross_score_is_the_papers() -> None:
         ({"activation": "tanh"}, "activation is 'tanh'; expected one of relu, gelu"),
         ({"src_vocab_size": 5}, "tying 'all' needs one vocabulary, found 5 source and"),
         ({"positions": "rotary", "head_dim": 7}, "rotary positions need an even head_dim, found 7"),
+        ({"norm_eps": 10**400}, "0; expected a finite number"),
         ({"norm_eps": None}, "norm_eps is None; expected a finite number"),
         ({"embedding_scale": "x"}, "embedding_scale is 'x'; expected a finite number"),
         ({"attention_scale": float("nan")}, "attention_scale is nan; expected a finite number"),

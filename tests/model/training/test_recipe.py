@@ -72,7 +72,11 @@ def test_missing_files_are_named_with_where_they_come_from(tmp_path: Path) -> No
         ("beam_size", "beams", "can't be used: unknown search option 'beams'"),
         ('["a.tsv"]', "[]", r"can't be used: train is \[\]; expected one TSV, or two aligned"),
         ('["a.tsv"]', "[1]", r"can't be used: train is \[1\]; expected one TSV, or two aligned"),
-        ('["a.tsv"]', "7", "can't be used: 'int' object is not iterable"),
+        ('["a.tsv"]', "7", "can't be used: train is 7; expected one TSV, or two aligned"),
+        ('["a.tsv"]', '"ab"', "can't be used: train is 'ab'; expected one TSV, or two aligned"),
+        ("[search]", f"[search]\ntop_p = 1{'0' * 400}", "can't be used: int too large"),
+        ("[search]", "[[search]]", r"can't be used: search is \[.*\]; expected a table: \[search"),
+        ("warmup", "preset = []\nwarmup", r"can't be used: preset is \[\]; expected one of tiny"),
         ("[settings]", "[settings", "can't be used: Expected"),
     ],
 )
