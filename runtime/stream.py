@@ -8,7 +8,7 @@ import math
 import os
 import select
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from io import BufferedIOBase
 from pathlib import Path
@@ -49,9 +49,13 @@ def translate_stream(
         translations = translator.translate_iter(
             texts, options, batch_tokens=batch_tokens, first_index=number
         )
-        for number, translation in enumerate(translations, start=number + 1):  # noqa: B020
-            target.write(line_format(number, translation).encode() + b"\n")
-            target.flush()
+        try:
+            for number, translation in enumerate(translations, start=number + 1):  # noqa: B020
+                target.write(line_format(number, translation).encode() + b"\n")
+                target.flush()
+        finally:
+            if isinstance(translations, Generator):
+                translations.close()  # if nobody reads on, no worker is to go on
 
 
 def read_lines(source: BufferedIOBase) -> Iterator[list[bytes]]:

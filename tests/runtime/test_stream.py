@@ -166,6 +166,26 @@ def test_a_slow_pipe_is_answered_line_by_line(workers: int) -> None:
     assert not server.is_alive()
 
 
+def test_workers_end_when_the_target_goes_away() -> None:
+    class Broken(io.BytesIO):
+        def flush(self) -> None:
+            raise BrokenPipeError
+
+    size = tiny_tokenizer().size
+    backends = ScheduledBackends(FakeBackend(copying_logits(size), size), Schedule(workers=3))
+    with pytest.raises(BrokenPipeError) as caught:
+        translate_stream(
+            Translator(backends, tiny_tokenizer(), SPECIAL_IDS),
+            io.BytesIO(b"the cat\n" * 500),
+            Broken(),
+            SearchOptions(),
+            batch_tokens=20,
+            line_format=choose_format(as_json=False, options=SearchOptions()),
+        )
+    # The traceback still holds all that was under way.
+    assert not [t for t in threading.enumerate() if t.name.startswith("leanseq-")], caught
+
+
 def test_line_numbers_and_samples_run_on_across_reads() -> None:
     options = SearchOptions(sampling=True, num_hypotheses=2)
     lines = b"".join(b"the cat %d\n" % i for i in range(9))
