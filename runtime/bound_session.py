@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,17 @@ from onnxruntime.capi import onnxruntime_pybind11_state as ort_c
 from runtime.errors import BackendError
 from runtime.manifest import ModelSpec, Precision, Role
 from runtime.ort_session import check_contract, first_line, load_session, session_options
-from runtime.placement import CPU
+from runtime.placement import CPU, OrtTensor
 from runtime.static_contract import static_inputs, static_outputs
 
 _RUN_OPTIONS = onnxruntime.RunOptions()
 
-Arrays = dict[str, npt.NDArray[Any]]
+Tensors = Mapping[str, OrtTensor]
+
+
+def borrow(arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, OrtTensor]:
+    """Tensors in the memory of contiguous arrays, which the caller keeps alive."""
+    return {name: CPU.tensor(array) for name, array in arrays.items()}
 
 
 class BoundSession:
@@ -38,22 +44,22 @@ class BoundSession:
         self.session: Any = session._sess  # what an IOBinding of ONNX Runtime's own is made for
         self.inputs = [tensor.name for tensor in inputs]
 
-    def bind(self, inputs: Arrays, outputs: Arrays) -> Binding:
-        """Ties arrays to the graph: contiguous, of the contract's types. More inputs may be given
-        than the graph has. Outputs that are not named are computed and dropped."""
-        return Binding(self, {name: inputs[name] for name in self.inputs}, outputs)
+    def bind(self, inputs: Tensors, outputs: Tensors) -> Binding:
+        """Ties tensors to the graph. More inputs may be given than it has. Outputs that are not
+        named are computed and dropped."""
+        return Binding(self, inputs, outputs)
 
 
 class Binding:
-    """What a session reads and writes. It keeps the arrays alive."""
+    """What a session reads and writes. Arrays that the tensors borrow must outlive it."""
 
-    def __init__(self, session: BoundSession, inputs: Arrays, outputs: Arrays) -> None:
-        self._session, self._arrays = session, (inputs, outputs)
+    def __init__(self, session: BoundSession, inputs: Tensors, outputs: Tensors) -> None:
+        self._session = session
         self._binding = ort_c.SessionIOBinding(session.session)
-        for name, array in inputs.items():
-            self._binding.bind_ortvalue_input(name, CPU.tensor(array))
-        for name, array in outputs.items():
-            self._binding.bind_ortvalue_output(name, CPU.tensor(array))
+        for name in session.inputs:
+            self._binding.bind_ortvalue_input(name, inputs[name])
+        for name, tensor in outputs.items():
+            self._binding.bind_ortvalue_output(name, tensor)
 
     def run(self) -> None:
         """Reads the inputs as they are now, writes the outputs. Raises BackendError."""

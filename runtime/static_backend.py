@@ -13,6 +13,7 @@ head_dim, V vocabulary.
 
 from __future__ import annotations
 
+import math
 import weakref
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +25,7 @@ import onnxruntime
 
 from runtime import cores
 from runtime.backend import BoolArray, Candidates, Capabilities, DecoderState, FloatArray, IntArray
-from runtime.bound_session import Binding, BoundSession
+from runtime.bound_session import Binding, BoundSession, Tensors, borrow
 from runtime.buffer_pool import BufferPool
 from runtime.bundle import Bundle
 from runtime.errors import BackendError
@@ -45,6 +46,7 @@ from runtime.graph_contract import (
     self_names,
 )
 from runtime.manifest import ModelSpec, Precision, SpecialTokenIds
+from runtime.placement import CPU, OrtTensor
 from runtime.sources import check_lengths, pad_to_multiple
 from runtime.static_contract import BEAM_WIDTH, CACHE_INDIRECTION, NUM_CANDIDATES, VARIANT
 
@@ -140,9 +142,9 @@ class StaticBackend:
         ids, mask = pad_to_multiple(src_ids, src_mask, self._pad_id, self._model.max_source)
         encoder, step = self._sessions()
         arrays, block = self._arrays(mask, beam_size, max_length)
-        encoder.bind(
-            {SRC_IDS: ids, SRC_MASK: mask}, {name: arrays[name] for name in self._cross_names}
-        ).run()
+        tensors = borrow(arrays)
+        sources = {SRC_IDS: CPU.tensor(ids), SRC_MASK: tensors[SRC_MASK]}
+        encoder.bind(sources, {name: tensors[name] for name in self._cross_names}).run()
         state = _State(
             beam_size=beam_size,
             max_length=max_length,
@@ -150,7 +152,7 @@ class StaticBackend:
             slots=None,
             whole=arrays,
             arrays=arrays,
-            binding=self._bind(step, arrays),
+            binding=self._bind(step, tensors),
         )
         weakref.finalize(state, self._pool.give, block).atexit = False
         return state
@@ -187,7 +189,7 @@ class StaticBackend:
         if need_log_probs:
             shape = (state.sentences, state.beam_size, self._model.vocab_size)
             log_probs = np.empty(shape, dtype=np.float32)
-            self._bind(session, arrays, log_probs).run()
+            self._bind(session, borrow(arrays), CPU.tensor(log_probs)).run()
         else:
             state.binding.run()
         state.length += 1
@@ -217,7 +219,7 @@ class StaticBackend:
         in_order = np.array_equal(slots, np.arange(size))
         state.slots = None if in_order else slots
         state.arrays = self._first(state.whole, size, state.beam_size)
-        state.binding = self._bind(session, state.arrays)
+        state.binding = self._bind(session, borrow(state.arrays))
         return state
 
     def close(self) -> None:
@@ -242,11 +244,11 @@ class StaticBackend:
         cache = (sentences * beam_size, heads, positions, head_dim)
         cross = (sentences, heads, length, head_dim)
         shapes = dict.fromkeys(self._self_names, cache) | dict.fromkeys(self._cross_names, cross)
-        block = self._pool.take(sum(int(np.prod(shape)) for shape in shapes.values()))
+        block = self._pool.take(sum(map(math.prod, shapes.values())))
         arrays: Arrays = {}
         start = 0
         for name, shape in shapes.items():
-            end = start + int(np.prod(shape))
+            end = start + math.prod(shape)
             arrays[name] = block[start:end].reshape(shape)
             start = end
         own = np.arange(beam_size, dtype=np.int32)[None, :, None]
@@ -266,17 +268,17 @@ class StaticBackend:
         return arrays, block
 
     def _bind(
-        self, session: BoundSession, arrays: Arrays, log_probs: FloatArray | None = None
+        self, session: BoundSession, tensors: Tensors, log_probs: OrtTensor | None = None
     ) -> Binding:
         """Inputs and outputs of a step; next_self_k.i is the memory of self_k.i."""
-        outputs = {name: arrays[name] for name in (SCORES, CANDIDATE_IDS, PARENTS)}
+        outputs = {name: tensors[name] for name in (SCORES, CANDIDATE_IDS, PARENTS)}
         outputs |= {
-            name: arrays[cache]
+            name: tensors[cache]
             for name, cache in zip(self._next_names, self._self_names, strict=True)
         }
         if log_probs is not None:
             outputs[LOG_PROBS] = log_probs
-        return session.bind(arrays, outputs)
+        return session.bind(tensors, outputs)
 
     def _move(
         self, state: _State, source: npt.NDArray[np.intp], target: npt.NDArray[np.intp]

@@ -1,0 +1,203 @@
+"""The backend over graphs for CPUs: states, slots, memory, errors, and which variant is opened."""
+
+from __future__ import annotations
+
+import gc
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+from support.bundles import ROLES, Graphs
+from support.static_graphs import open_static, write_static
+from support.steps import some_sources
+
+from runtime.bundle import Bundle, finish_manifest, graph_file_name, write_bundle
+from runtime.cpu_variant import open_on_cpu
+from runtime.errors import BackendError, BundleError, OptionError
+from runtime.manifest import GraphSpec, Manifest, TextSpec
+from runtime.onnxruntime_backend import OnnxRuntimeBackend
+from runtime.options import SearchOptions
+from runtime.search import pad_sources, search
+from runtime.static_backend import StaticBackend
+
+
+@pytest.fixture(scope="module")
+def directory(random_graphs: Graphs, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path: Path = tmp_path_factory.mktemp("static")
+    write_static(random_graphs, path, "fp32")
+    return path
+
+
+@pytest.fixture(scope="module")
+def backend(random_graphs: Graphs, directory: Path) -> StaticBackend:
+    return open_static(random_graphs, directory, "fp32")
+
+
+def zeros(sentences: int, beams: int) -> tuple[Any, Any, Any]:
+    ids = np.full((sentences, beams), 5, dtype=np.int32)
+    return ids, np.zeros_like(ids), np.zeros((sentences, beams), dtype=np.float32)
+
+
+def test_it_says_what_it_is(backend: StaticBackend) -> None:
+    found = backend.capabilities
+    assert (found.name, found.device, found.precision) == ("onnxruntime", "cpu", "fp32")
+    assert (found.detail["variant"], found.detail["threads"]) == ("cpu_static", 1)
+
+
+def test_sentences_that_leave_move_as_few_rows_as_leave(
+    random_graphs: Graphs, backend: StaticBackend
+) -> None:
+    """The last ones take the slots that are free; all others stay where they are."""
+    sources = some_sources(np.random.default_rng(0), [4, 5, 6, 7, 8], 300)
+    state: Any = backend.begin(*pad_sources(sources, 0), 2, 6)
+    backend.step(state, *zeros(5, 2), ban_eos=False)
+    before = {name: state.whole[name].copy() for name in ("self_k.0", "cross_v.1")}
+    state = backend.keep(state, np.array([0, 2, 4], dtype=np.int32))
+    assert state.slots.tolist() == [0, 2, 1]
+    assert state.arrays["self_k.0"].shape[0] == 6
+    moved, kept = state.whole["self_k.0"], before["self_k.0"]
+    np.testing.assert_array_equal(moved[2:4, :, :1], kept[8:10, :, :1])
+    for rows in (slice(0, 2), slice(4, 6)):
+        np.testing.assert_array_equal(moved[rows, :, :1], kept[rows, :, :1])
+    np.testing.assert_array_equal(state.whole["cross_v.1"][:3], before["cross_v.1"][[0, 4, 2]])
+    state = backend.keep(state, np.array([0, 2], dtype=np.int32))
+    assert state.slots is None  # in order again
+
+
+def test_a_block_is_used_again_by_the_next_batch(backend: StaticBackend) -> None:
+    sources = some_sources(np.random.default_rng(1), [6, 9], 300)
+    state: Any = backend.begin(*pad_sources(sources, 0), 2, 20)
+    block = state.whole["self_k.0"].base
+    address = block.ctypes.data
+    del state, block
+    gc.collect()
+    state = backend.begin(*pad_sources(sources[:1], 0), 2, 20)
+    assert state.whole["self_k.0"].base.ctypes.data == address
+
+
+def test_log_probs_are_there_when_asked_for(random_graphs: Graphs, backend: StaticBackend) -> None:
+    """Sampling needs them; asking changes nothing else."""
+    sources = some_sources(np.random.default_rng(2), [6, 9, 3], 300)
+    states = [backend.begin(*pad_sources(sources, 0), 3, 6) for _ in range(2)]
+    for _ in range(3):
+        plain, full = (
+            backend.step(state, *zeros(3, 3), ban_eos=True, need_log_probs=need)
+            for state, need in zip(states, (False, True), strict=True)
+        )
+        assert plain.log_probs is None
+        assert full.log_probs is not None
+        assert full.log_probs.shape == (3, 3, random_graphs.spec.vocab_size)
+        np.testing.assert_array_equal(plain.scores, full.scores)
+        np.testing.assert_array_equal(plain.token_ids, full.token_ids)
+    options = SearchOptions(sampling=True, num_hypotheses=2, max_length=8, seed=3)
+    ids = random_graphs.special_ids
+    found = search(backend, sources, options, ids)
+    assert [len(of_source) for of_source in found] == [2, 2, 2]
+    assert found == search(backend, sources, options, ids)
+
+
+def test_limits_are_told(backend: StaticBackend) -> None:
+    ids, mask = pad_sources([[5] * 65], 0)
+    with pytest.raises(BackendError, match="65 source tokens asked for; the model has positions"):
+        backend.begin(ids, mask, 1, 4)
+    with pytest.raises(BackendError, match=r"65 target tokens \(max_length\) asked for"):
+        backend.begin(ids[:, :5], mask[:, :5], 1, 65)
+    state = backend.begin(ids[:, :5], mask[:, :5], 1, 1)
+    backend.step(state, *zeros(1, 1), ban_eos=False)
+    with pytest.raises(BackendError, match=r"step 2 after begin\(max_length=1\)"):
+        backend.step(state, *zeros(1, 1), ban_eos=False)
+
+
+def test_what_fails_in_a_graph_is_told(backend: StaticBackend) -> None:
+    state = backend.begin(*pad_sources([[5, 6, 3]], 0), 1, 4)
+    token_ids, beams, sums = zeros(1, 1)
+    token_ids[:] = 100_000
+    with pytest.raises(BackendError, match=r"failed in decoder_step\.fp32\.cpu_static\.onnx"):
+        backend.step(state, token_ids, beams, sums, ban_eos=False)
+
+
+def test_a_closed_backend_says_so(random_graphs: Graphs, directory: Path) -> None:
+    backend = open_static(random_graphs, directory, "fp32")
+    state = backend.begin(*pad_sources([[5, 6, 3]], 0), 1, 4)
+    backend.close()
+    backend.close()
+    with pytest.raises(BackendError, match="the onnxruntime backend is closed"):
+        backend.begin(*pad_sources([[5, 6, 3]], 0), 1, 4)
+    with pytest.raises(BackendError, match="the onnxruntime backend is closed"):
+        backend.step(state, *zeros(1, 1), ban_eos=False)
+
+
+def test_what_is_no_graph_of_this_variant_is_refused(
+    random_graphs: Graphs, directory: Path, tmp_path: Path
+) -> None:
+    rest = (random_graphs.spec, random_graphs.special_ids)
+    portable = (random_graphs.path("encoder"), random_graphs.path("decoder_step"))
+    with pytest.raises(BackendError, match=r"has nothing for beam_width, expected tensor\(int32\)"):
+        StaticBackend(*portable, *rest)
+    broken = tmp_path / "broken.onnx"
+    broken.write_bytes(b"no graph")
+    with pytest.raises(BackendError, match=r"can't load broken\.onnx"):
+        StaticBackend(portable[0], broken, *rest)
+    with pytest.raises(OptionError, match="threads is 0"):
+        open_static(random_graphs, directory, "fp32", threads=0)
+
+
+def write_bundle_of(graphs: Graphs, static: Path, path: Path, *, damaged: bool = False) -> Bundle:
+    """FP32 in both variants; damaged: the step for CPUs is no graph."""
+    specs = []
+    for role in ROLES:
+        for variant, source in (("portable", graphs.directory), ("cpu_static", static)):
+            name = graph_file_name(role, "fp32", variant)
+            specs.append((source, GraphSpec(
+                role=role, precision="fp32", variant=variant, files=(name,),  # type: ignore[arg-type]
+                inputs=(), outputs=(), opset=20,
+            )))  # fmt: skip
+    manifest = Manifest(
+        model=graphs.spec,
+        special_ids=graphs.special_ids,
+        text=TextSpec(source_tokenizer="t", target_tokenizer="t", normalizer_version=1),
+        graphs=tuple(spec for _, spec in specs),
+        files={},
+    )
+    with write_bundle(path) as directory:
+        (directory / "t").write_bytes(b"")
+        for source, spec in specs:
+            name = spec.files[0]
+            (directory / name).write_bytes((source / name).read_bytes())
+        if damaged:
+            (directory / graph_file_name("decoder_step", "fp32", "cpu_static")).write_bytes(b"x")
+        finish_manifest(directory, manifest)
+    return Bundle.open(path)
+
+
+def test_a_cpu_takes_the_variant_made_for_it(
+    random_graphs: Graphs, directory: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="runtime")
+    bundle = write_bundle_of(random_graphs, directory, tmp_path / "bundle")
+    backend = open_on_cpu(bundle, threads=1)
+    assert isinstance(backend, StaticBackend)
+    assert "graphs: cpu_static, fp32" in caplog.text
+    sources = some_sources(np.random.default_rng(4), [4, 9], 300)
+    options = SearchOptions(max_length=10)
+    found = search(backend, sources, options, random_graphs.special_ids)
+    portable = OnnxRuntimeBackend.open(bundle, threads=1)
+    expected = search(portable, sources, options, random_graphs.special_ids)
+    assert [h[0].token_ids for h in found] == [h[0].token_ids for h in expected]
+    with pytest.raises(BundleError, match="holds no portable encoder graph in int8"):
+        open_on_cpu(bundle, precision="int8")
+
+
+def test_without_a_usable_one_it_takes_the_portable_one_and_says_so(
+    random_graphs: Graphs, directory: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="runtime")
+    bundle = write_bundle_of(random_graphs, directory, tmp_path / "damaged", damaged=True)
+    assert isinstance(open_on_cpu(bundle, threads=1), OnnxRuntimeBackend)
+    assert "the cpu_static graphs can't be used" in caplog.text
+    assert "taking the portable ones" in caplog.text
