@@ -190,7 +190,7 @@ def save_snapshot(directory: Path, updates: int, model: Transformer) -> dict[str
 
 
 def load_state(directory: Path) -> SavedState:
-    """Raises CheckpointError if the state is damaged or of another version."""
+    """Raises CheckpointError if the state is damaged, of another version, or can't be read."""
     folder = directory / FOLDER
     redo.finish_pending(folder)
     advice = "start anew with --force"
@@ -203,6 +203,8 @@ def load_state(directory: Path) -> SavedState:
             )
         tokenizer_proto = (folder / _TOKENIZER).read_bytes()
         Tokenizer(tokenizer_proto)  # complains now if it is damaged
+        with (folder / _TENSORS).open("rb"):
+            pass  # safetensors says that there is no file where it may not be read
         return SavedState(
             settings=TrainingSettings.from_json(values["settings"]),
             corpus=values["corpus"],
@@ -210,6 +212,11 @@ def load_state(directory: Path) -> SavedState:
             tokenizer_proto=tokenizer_proto,
             tensors=load_file(folder / _TENSORS),
         )
+    except (PermissionError, IsADirectoryError) as error:
+        raise CheckpointError(
+            f"{error.filename} cannot be read ({error.strerror}); make it a file that you may "
+            "read, and resume"
+        ) from error
     except (
         OSError, ValueError, KeyError, TypeError, SafetensorError, ConfigError, TextError,
     ) as error:  # fmt: skip

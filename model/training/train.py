@@ -139,6 +139,8 @@ def _open_state(
                 f"{out_dir} holds {', '.join(taken)} of something else, which a checkpoint would "
                 "replace; give another --out, or --force"
             )
+        if resume:
+            _log.info("%s holds no training to go on with: a new one begins", out_dir)
         return None
     if not resume:
         raise ConfigError(

@@ -413,6 +413,25 @@ def test_a_damaged_state(pairs, tmp_path: Path) -> None:
         train(*pairs, replace(SETTINGS, max_updates=1), tmp_path, resume=True, quiet=True)
 
 
+@pytest.mark.parametrize("file", ["state.safetensors", "tokenizer.model"])
+def test_a_state_that_may_not_be_read_is_not_called_damaged(
+    pairs, uninterrupted: Path, tmp_path: Path, file: str
+) -> None:
+    shutil.copytree(uninterrupted / "training", tmp_path / "training")
+    (tmp_path / "training" / file).unlink()
+    (tmp_path / "training" / file).mkdir()
+    with pytest.raises(
+        CheckpointError, match=rf"{file} cannot be read \(Is a directory\); make it a file that "
+    ):
+        train(*pairs, SETTINGS, tmp_path, resume=True, quiet=True)
+
+
+def test_a_new_training_where_there_is_none_to_go_on_with(pairs, tmp_path: Path, caplog) -> None:
+    with caplog.at_level(logging.INFO):
+        train(*pairs, replace(SETTINGS, max_updates=1), tmp_path, resume=True, quiet=True)
+    assert f"{tmp_path} holds no training to go on with: a new one begins" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("file", "before", "after"),
     [
