@@ -19,13 +19,15 @@ SETTLE_S = 0.02
 """A thread pool goes on spinning for some milliseconds after its last work, on a core that the
 next subject needs."""
 _PERCENTS = (50, 95, 99)
+_DECIMALS = 6  # of the seconds in the record
 _CLOCK_S = 1e-6  # below which the processors' time is nothing
 
 
 @dataclass(frozen=True, kw_only=True)
 class Effort:
     """rounds: of each item; slow_rounds: for subjects that are slow. sentences: timed one at a
-    time; batches: of 32. warmup_lines: of the first item, before anything is timed."""
+    time; batches: of 32. warmup_lines: of each item, before anything is timed; of slow subjects of
+    the first item only."""
 
     rounds: int = 5
     slow_rounds: int = 1
@@ -46,7 +48,8 @@ class Timing:
     found: list[Found] = field(default_factory=list)
 
     def summary(self) -> dict[str, Any]:
-        """{"ms": {"p50", "p95", "p99"} a line, "tokens_per_second": of the median round}."""
+        """{"ms": {"p50", "p95", "p99"} a line, "tokens_per_second": of the median round, ...}, and
+        what was measured: "seconds", "cpu_seconds" [rounds][items]."""
         rounds = self.seconds.sum(axis=1)
         return {
             "ms": percentiles_ms(self.seconds / np.array(self.lines), _PERCENTS),
@@ -54,6 +57,8 @@ class Timing:
             "tokens": sum(self.tokens),
             "rounds": len(self.seconds),
             "items": len(self.lines),
+            "seconds": self.seconds.round(_DECIMALS).tolist(),
+            "cpu_seconds": self.cpu_seconds.round(_DECIMALS).tolist(),
         }
 
 
@@ -74,7 +79,7 @@ def take_turns(
         for name, worker in workers.items()
     }
     for name, worker in workers.items():
-        for lines in items[: 1 if worker.subject.slow else 2]:
+        for lines in items[:1] if worker.subject.slow else items:
             worker.translate(lines[: effort.warmup_lines], options, settings.get(name))
     timings = {
         name: Timing(

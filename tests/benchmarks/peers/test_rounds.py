@@ -59,7 +59,7 @@ def test_slow_subjects_take_part_in_the_first_rounds_and_the_order_turns() -> No
     assert timings["ctranslate2-int8"].seconds.shape == (3, 2)
     assert timings["eager"].seconds.shape == (1, 2)
     fast, slow = names
-    warmup = [fast, fast, slow]
+    warmup = [fast, fast, slow]  # both items, and the first of them
     assert log == [*warmup, fast, slow, slow, fast, fast, fast, fast, fast]
 
 
@@ -77,6 +77,8 @@ def test_summary_is_a_line_and_tokens_count_eos() -> None:
     assert summary["tokens"] == 9
     assert summary["tokens_per_second"] == pytest.approx(9 / 0.006)
     assert (summary["rounds"], summary["items"]) == (3, 2)
+    assert summary["seconds"] == [[0.002, 0.004]] * 3
+    assert summary["cpu_seconds"] == [[0.001, 0.002]] * 3
 
 
 def timing(seconds: list[list[float]]) -> Timing:
