@@ -82,6 +82,8 @@ class EvaluationFiles:
         else:
             columns = [read_lines(ref) for ref in self.refs]
             sources = None if self.src is None else read_lines(self.src)
+        if not any(line.strip() for column in columns for line in column):
+            raise DataError(f"all {len(columns[0]):,} references are empty; expected translations")
         families = None if self.families is None else read_lines(self.families)
         for column in columns:
             check_aligned(columns[0] if sources is None else sources, column, families)

@@ -1,6 +1,6 @@
 """What a killed training needs to go on exactly where it was, in DIR/training.
 
-    state.json              settings, position, elapsed time, loss history
+    state.json              settings, position, elapsed time, SHA-256 of the next two
     state.safetensors       weights, Adam's moments
     tokenizer.model
     snapshot-N.safetensors  the weights after N updates: of the last saves, for averaging, and of
@@ -14,6 +14,7 @@ that names it, and removed after a state that does not.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -41,6 +42,7 @@ FOLDER = "training"
 SCHEMA = 1
 HISTORY = "history.jsonl"
 _JSON, _TENSORS, _TOKENIZER = "state.json", "state.safetensors", "tokenizer.model"
+_HASHED = (_TENSORS, _TOKENIZER)
 
 
 @dataclass(kw_only=True)
@@ -165,13 +167,18 @@ def save_state(
         "corpus": corpus,
         "position": dataclasses.asdict(position),
     }
-    text = json.dumps(values, indent=2, allow_nan=False)
+
+    def write_json(target: Path) -> None:
+        hashes = {name: _sha256(target.with_name(name)) for name in _HASHED}
+        text = json.dumps({**values, "sha256": hashes}, indent=2, allow_nan=False)
+        target.write_text(text, encoding="utf-8")
+
     redo.write_together(
         folder,
         {
-            _JSON: lambda target: target.write_text(text, encoding="utf-8"),
             _TENSORS: lambda target: save_file(tensors, target),
             _TOKENIZER: lambda target: target.write_bytes(tokenizer_proto),
+            _JSON: write_json,
         },
     )
     best = [] if position.best is None else [position.best.updates]
@@ -201,10 +208,13 @@ def load_state(directory: Path) -> SavedState:
                 f"{folder / _JSON} has schema {values['schema']!r}, expected {SCHEMA}; resume with "
                 f"the version of leanseq that wrote it, or {advice}"
             )
+        hashes = values.get("sha256", {})  # states of earlier versions have none
+        for name in _HASHED:
+            found = _sha256(folder / name)
+            if hashes.get(name, found) != found:
+                raise ValueError(f"{name} is not what was written")
         tokenizer_proto = (folder / _TOKENIZER).read_bytes()
         Tokenizer(tokenizer_proto)  # complains now if it is damaged
-        with (folder / _TENSORS).open("rb"):
-            pass  # safetensors says that there is no file where it may not be read
         return SavedState(
             settings=TrainingSettings.from_json(values["settings"]),
             corpus=values["corpus"],
@@ -218,7 +228,8 @@ def load_state(directory: Path) -> SavedState:
             "read, and resume"
         ) from error
     except (
-        OSError, ValueError, KeyError, TypeError, SafetensorError, ConfigError, TextError,
+        OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError, ConfigError,
+        TextError,
     ) as error:  # fmt: skip
         raise CheckpointError(
             f"the training state in {folder} is damaged ({error}); {advice}"
@@ -260,6 +271,11 @@ def _remove_snapshots(folder: Path, keep: Sequence[int]) -> None:
     for path in folder.glob("snapshot-*.safetensors"):
         if path.name not in names:
             path.unlink(missing_ok=True)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _part(tensors: Mapping[str, Any], prefix: str) -> dict[str, Tensor]:

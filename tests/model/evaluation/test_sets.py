@@ -96,3 +96,11 @@ def test_pairs_that_are_there_already() -> None:
     assert found.references == (("A",), ("B",))
     with pytest.raises(DataError, match="there are no lines to evaluate"):
         EvaluationSet.from_pairs([])
+
+
+def test_references_without_any_text_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "src").write_text("a\nb\n")
+    (tmp_path / "ref").write_text("\n \n")
+    files = EvaluationFiles(src=tmp_path / "src", refs=(tmp_path / "ref",) * 2)
+    with pytest.raises(DataError, match="all 2 references are empty; expected translations"):
+        files.read()

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import logging
 import os
 import shutil
@@ -413,6 +414,26 @@ def test_a_damaged_state(pairs, tmp_path: Path) -> None:
         train(*pairs, replace(SETTINGS, max_updates=1), tmp_path, resume=True, quiet=True)
 
 
+def test_a_flipped_bit_of_a_state_is_found(pairs, uninterrupted: Path, tmp_path: Path) -> None:
+    shutil.copytree(uninterrupted / "training", tmp_path / "training")
+    path = tmp_path / "training" / "state.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-1000] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"damaged \(state.safetensors is not what was writ"):
+        train(*pairs, SETTINGS, tmp_path, resume=True, quiet=True)
+
+
+def test_a_state_without_hashes_goes_on(pairs, uninterrupted: Path, tmp_path: Path) -> None:
+    shutil.copytree(uninterrupted / "training", tmp_path / "training")
+    path = tmp_path / "training" / "state.json"
+    values = json.loads(path.read_text())
+    del values["sha256"]
+    path.write_text(json.dumps(values))
+    result = train(*pairs, SETTINGS, tmp_path, resume=True, quiet=True)
+    assert result.sha256 == load_checkpoint(uninterrupted).sha256
+
+
 @pytest.mark.parametrize("file", ["state.safetensors", "tokenizer.model"])
 def test_a_state_that_may_not_be_read_is_not_called_damaged(
     pairs, uninterrupted: Path, tmp_path: Path, file: str
@@ -442,6 +463,7 @@ def test_a_new_training_where_there_is_none_to_go_on_with(pairs, tmp_path: Path,
         ("state.json", '"best": null', '"best": {"updates": 1, "score": {}}'),
         ("state.json", '"best": null', '"best": 3'),
         ("state.json", '"ends_at": null', '"ends_at": 0.5'),
+        ("state.json", '"sha256": {', '"sha256": 3, "other": {'),
         ("tokenizer.model", None, "x"),
     ],
 )
