@@ -19,8 +19,8 @@ from runtime.workers import check_workers
 
 LARGE_STEP_BYTES = 16_000_000
 """Weights of a decoder step from which on a line alone gets more than one thread."""
-MAX_ALONE_THREADS = 8
-"""Beyond these a step of one line has no more rows or columns to share out."""
+MAX_ALONE_THREADS = 4
+"""Not measured beyond two: a step of one line has few rows to share out."""
 
 
 @dataclass(frozen=True, kw_only=True)
