@@ -11,7 +11,7 @@ import numpy as np
 
 from benchmarks.peers.settings import Setting
 from benchmarks.peers.subjects import Found, Threads
-from benchmarks.peers.worker import Worker
+from benchmarks.peers.worker import Timed, Worker
 from benchmarks.timing import Times, paired_ratio, percentiles_ms
 from runtime.options import SearchOptions
 
@@ -26,12 +26,15 @@ _CLOCK_S = 1e-6  # below which the processors' time is nothing
 @dataclass(frozen=True, kw_only=True)
 class Effort:
     """rounds: of each item; slow_rounds: for subjects that are slow. sentences: timed one at a
-    time; batches: of 32. warmup_lines: of each item, before anything is timed; of slow subjects of
-    the first item only."""
+    time; turn: how many of these a subject gets one after another, so that most of them find its
+    weights in the processor's caches, as they do where it runs alone. batches: of 32.
+    warmup_lines: of each item, before anything is timed; of slow subjects of the first item only.
+    """
 
     rounds: int = 5
     slow_rounds: int = 1
     sentences: int = 20
+    turn: int = 5
     batches: int = 2
     warmup_lines: int = 64
 
@@ -46,6 +49,13 @@ class Timing:
     lines: list[int]
     tokens: list[int]
     found: list[Found] = field(default_factory=list)
+
+    def add(self, round_index: int, place: int, timed: Timed) -> None:
+        """What one run of one item took and found."""
+        self.seconds[round_index, place] = timed.seconds
+        self.cpu_seconds[round_index, place] = timed.cpu_seconds
+        self.tokens[place] = sum(timed.num_tokens)
+        self.found += timed.found or ()
 
     def summary(self) -> dict[str, Any]:
         """{"ms": {"p50", "p95", "p99"} a line, "tokens_per_second": of the median round, ...}, and
@@ -72,8 +82,8 @@ def take_turns(
     *,
     want_found: bool = False,
 ) -> dict[str, Timing]:
-    """Every item to every subject in turn, the order turned round at each; slow subjects take part
-    in the first rounds only."""
+    """Every item to every subject in turn (of single lines a few at a turn), the order turned round
+    each time; slow subjects take part in the first rounds only."""
     rounds = {
         name: effort.slow_rounds if worker.subject.slow else effort.rounds
         for name, worker in workers.items()
@@ -90,23 +100,21 @@ def take_turns(
         )
         for name in workers
     }
+    turn = effort.turn if max(map(len, items)) == 1 else 1
     order = list(workers)
     for round_index in range(max(rounds.values(), default=0)):
-        for place, lines in enumerate(items):
+        for start in range(0, len(items), turn):
             for name in order:
                 if round_index >= rounds[name]:
                     continue
                 if threads.count > 1:
                     time.sleep(SETTLE_S)
                 wanted = want_found and round_index == rounds[name] - 1
-                timed = workers[name].translate(
-                    lines, options, settings.get(name), want_found=wanted
-                )
-                timing = timings[name]
-                timing.seconds[round_index, place] = timed.seconds
-                timing.cpu_seconds[round_index, place] = timed.cpu_seconds
-                timing.tokens[place] = sum(timed.num_tokens)
-                timing.found += timed.found or ()
+                for place in range(start, min(start + turn, len(items))):
+                    timed = workers[name].translate(
+                        items[place], options, settings.get(name), want_found=wanted
+                    )
+                    timings[name].add(round_index, place, timed)
             order.reverse()
     return timings
 

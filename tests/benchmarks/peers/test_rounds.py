@@ -63,6 +63,19 @@ def test_slow_subjects_take_part_in_the_first_rounds_and_the_order_turns() -> No
     assert log == [*warmup, fast, slow, slow, fast, fast, fast, fast, fast]
 
 
+def test_lines_alone_are_timed_a_few_at_a_turn() -> None:
+    log: list[str] = []
+    workers: Any = {n: FakeWorker(n, log) for n in ("leanseq-int8", "ctranslate2-int8")}
+    effort = Effort(rounds=1, turn=2)
+    items = [["a"], ["b"], ["c"]]
+    timings = take_turns(workers, {}, items, OPTIONS, ONE, effort, want_found=True)
+    ours, theirs = workers
+    assert log[6:] == [ours, ours, theirs, theirs, theirs, ours]
+    assert [found.text for found in timings[ours].found] == ["a", "b", "c"]
+    assert timings[theirs].seconds.shape == (1, 3)
+    assert timings[theirs].seconds.min() > 0
+
+
 def test_translations_are_those_of_the_last_round() -> None:
     timings, _ = run(Effort(rounds=2), ("leanseq-int8",), want_found=True)
     assert [found.text for found in timings["leanseq-int8"].found] == ["a", "b", "c"]
