@@ -17,7 +17,14 @@ from calibration.graph_file import load_graph
 from runtime.graph_contract import INT8_DISABLED_OPTIMIZERS
 
 INT8_OPERATORS = frozenset(
-    {"MatMulIntegerToFloat", "QLinearMatMul", "MatMulInteger", "DynamicQuantizeMatMul", "QGemm"}
+    {
+        "MatMulIntegerToFloat",
+        "QLinearMatMul",
+        "MatMulInteger",
+        "DynamicQuantizeMatMul",
+        "QGemm",
+        "MatMulNBits",
+    }
 )
 
 

@@ -172,7 +172,7 @@ def _static_fp32(config: ModelConfig, directory: Path) -> list[GraphSpec]:
     with _stage("cpu_static: fp32"):
         sources = {role: _path(directory, role, "fp32") for role in ROLES}
         written = write_static_graphs(sources, directory, model_spec(config), "fp32", opset=OPSET)
-        return list(written.values())
+        return written
 
 
 def _static_int8(
@@ -194,10 +194,10 @@ def _static_int8(
     return [
         dataclasses.replace(
             spec,
-            int8_names=reports[role].int8_matmuls,
-            float_matmuls=reports[role].float_matmuls,
+            int8_names=reports[spec.role].int8_matmuls,
+            float_matmuls=reports[spec.role].float_matmuls,
         )
-        for role, spec in written.items()
+        for spec in written
     ]
 
 

@@ -146,7 +146,7 @@ def _count_quantized_matmuls(graph: onnx.GraphProto) -> int:
     producers = {name: node for node in graph.node for name in node.output}
     count = 0
     for node in graph.node:
-        count += node.op_type == "MatMulIntegerToFloat"
+        count += node.op_type in ("MatMulIntegerToFloat", "MatMulNBits")
         if node.op_type != "MatMul":
             continue
         weight = producers.get(node.input[1])

@@ -84,6 +84,8 @@ def _chosen(source: Bundle, only: str, variants: Sequence[str]) -> list[GraphSpe
     roles: tuple[Role, ...] = get_args(Role)
     if not variants:
         wanted = [source.cpu_graph(role, precision) for role in roles]
+        if all(graph.variant == "cpu_static" for graph in wanted):  # that for beam 1 goes with it
+            wanted += [g for g in source.graphs_of(precision) if g.variant == "cpu_static_greedy"]
     else:
         have = {graph.variant for graph in source.graphs_of(precision)}
         for variant in variants:

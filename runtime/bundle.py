@@ -40,9 +40,9 @@ def graph_file_name(role: Role, precision: Precision, variant: str = "portable")
     return f"{role}.{precision}{middle}.onnx"
 
 
-def table_file_name(precision: Precision, variant: str) -> str:
-    """Of the embedding table that both graphs refer to: embedding.int8.cpu_static.onnx.data."""
-    return f"embedding.{precision}.{variant}.onnx.data"
+def weights_file_name(precision: Precision, variant: str) -> str:
+    """Of the weights that several graphs refer to: weights.int8.cpu_static.onnx.data."""
+    return f"weights.{precision}.{variant}.onnx.data"
 
 
 class Bundle:
@@ -142,9 +142,8 @@ class Bundle:
 
     def cpu_graph(self, role: Role, precision: Precision) -> GraphSpec:
         """The graph that a CPU loads: the variant made for CPUs where there is one."""
-        cpu_static = [graph for graph in self.graphs_of(precision) if graph.variant != "portable"]
-        for graph in cpu_static:
-            if graph.role == role:
+        for graph in self.graphs_of(precision):
+            if (graph.role, graph.variant) == (role, "cpu_static"):
                 return graph
         return self.graph(role, precision)
 

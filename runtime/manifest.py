@@ -22,7 +22,7 @@ SCHEMA_MINOR = 1
 
 Role = Literal["encoder", "decoder_step"]
 Precision = Literal["fp32", "fp16", "int8", "int8_fp16"]
-Variant = Literal["portable", "cpu_static"]
+Variant = Literal["portable", "cpu_static", "cpu_static_greedy"]
 
 _T = TypeVar("_T")
 

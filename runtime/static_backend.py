@@ -14,8 +14,10 @@ head_dim, V vocabulary.
 from __future__ import annotations
 
 import math
+import threading
 import weakref
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +50,13 @@ from runtime.graph_contract import (
 from runtime.manifest import ModelSpec, Precision, SpecialTokenIds
 from runtime.placement import CPU, OrtTensor
 from runtime.sources import check_lengths, pad_to_multiple
-from runtime.static_contract import BEAM_WIDTH, CACHE_INDIRECTION, NUM_CANDIDATES, VARIANT
+from runtime.static_contract import (
+    BEAM_WIDTH,
+    CACHE_INDIRECTION,
+    GREEDY,
+    NUM_CANDIDATES,
+    VARIANT,
+)
 
 Arrays = dict[str, npt.NDArray[Any]]
 
@@ -78,8 +86,9 @@ class StaticBackend:
     """Runs the encoder and decoder-step graphs of variant `cpu_static`, of one precision.
 
     precision: fp32 or int8. threads: of one call; None is the number of physical cores this process
-    may use. Raises BackendError when ONNX Runtime can't load a graph, or a graph lacks what the
-    contract names. Usable from several threads at once, each with states of its own.
+    may use. greedy_path: the step for beam 1, where it has one; loaded when it is first used.
+    Raises BackendError when ONNX Runtime can't load a graph, or a graph lacks what the contract
+    names. Usable from several threads at once, each with states of its own.
     """
 
     def __init__(
@@ -90,6 +99,8 @@ class StaticBackend:
         special_ids: SpecialTokenIds,
         precision: Precision = "fp32",
         threads: int | None = None,
+        *,
+        greedy_path: Path | None = None,
     ) -> None:
         cores.check_threads(threads)
         self._model, self._pad_id, self._precision = model, special_ids.pad, precision
@@ -97,6 +108,13 @@ class StaticBackend:
         rest = (model, precision, self._threads)
         self._encoder: BoundSession | None = BoundSession("encoder", encoder_path, *rest)
         self._step: BoundSession | None = BoundSession("decoder_step", step_path, *rest)
+        self._open_greedy = (
+            None
+            if greedy_path is None
+            else partial(BoundSession, "decoder_step", greedy_path, *rest)
+        )
+        self._greedy: BoundSession | None = None
+        self._lock = threading.Lock()
         self._pool = BufferPool()
         layers = model.decoder_layers
         self._self_names, self._cross_names = self_names(layers), cross_names(layers)
@@ -109,6 +127,7 @@ class StaticBackend:
         """The graphs of a bundle. Raises BundleError when it has none of that precision."""
         encoder = bundle.graph("encoder", precision, VARIANT)
         step = bundle.graph("decoder_step", precision, VARIANT)
+        greedy = [g for g in bundle.graphs_of(precision) if g.variant == GREEDY]
         return cls(
             bundle.graph_path(encoder),
             bundle.graph_path(step),
@@ -116,6 +135,7 @@ class StaticBackend:
             bundle.manifest.special_ids,
             precision,
             threads,
+            greedy_path=bundle.graph_path(greedy[0]) if greedy else None,
         )
 
     @property
@@ -140,7 +160,7 @@ class StaticBackend:
         """src_ids int32 [B,S], src_mask bool [B,S]. BackendError beyond the model's limits."""
         check_lengths(self._model, src_ids.shape[1], max_length)
         ids, mask = pad_to_multiple(src_ids, src_mask, self._pad_id, self._model.max_source)
-        encoder, step = self._sessions()
+        encoder, step = self._sessions(beam_size)
         arrays, block = self._arrays(mask, beam_size, max_length)
         tensors = borrow(arrays)
         sources = {SRC_IDS: CPU.tensor(ids), SRC_MASK: tensors[SRC_MASK]}
@@ -174,7 +194,7 @@ class StaticBackend:
                 f"step {state.length + 1} after begin(max_length={state.max_length}); "
                 "begin with a larger max_length"
             )
-        _, session = self._sessions()
+        _, session = self._sessions(state.beam_size)
         arrays, slots = state.arrays, state.slots
         where: Any = slice(None) if slots is None else slots
         arrays[TOKEN_IDS][where] = token_ids
@@ -208,7 +228,7 @@ class StaticBackend:
         assert isinstance(state, _State)
         if len(sentences) == state.sentences:
             return state
-        _, session = self._sessions()
+        _, session = self._sessions(state.beam_size)
         slots = sentences.astype(np.intp) if state.slots is None else state.slots[sentences]
         size = len(slots)
         moving = np.flatnonzero(slots >= size)
@@ -224,13 +244,19 @@ class StaticBackend:
 
     def close(self) -> None:
         """Frees the graphs. Calling it twice does no harm."""
-        self._encoder = self._step = None
+        self._encoder = self._step = self._greedy = None
         self._pool.close()
 
-    def _sessions(self) -> tuple[BoundSession, BoundSession]:
+    def _sessions(self, beam_size: int) -> tuple[BoundSession, BoundSession]:
+        """The encoder, and the step for that many beams."""
         if self._encoder is None or self._step is None:
             raise BackendError("the onnxruntime backend is closed; open it again to go on")
-        return self._encoder, self._step
+        if beam_size > 1 or self._open_greedy is None:
+            return self._encoder, self._step
+        with self._lock:
+            if self._greedy is None:
+                self._greedy = self._open_greedy()
+            return self._encoder, self._greedy
 
     def _arrays(
         self, src_mask: BoolArray, beam_size: int, max_length: int

@@ -30,6 +30,8 @@ from runtime.graph_contract import (
 from runtime.manifest import ModelSpec, Precision, Role, TensorSpec, Variant
 
 VARIANT: Variant = "cpu_static"
+GREEDY: Variant = "cpu_static_greedy"
+"""A second step graph of the same contract and weights, whose kernels suit one row: for beam 1."""
 BEAM_WIDTH = "beam_width"
 CACHE_INDIRECTION = "cache_indirection"
 NUM_CANDIDATES = "num_candidates"

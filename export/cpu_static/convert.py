@@ -9,6 +9,7 @@ from pathlib import Path
 import onnx_ir as ir
 from onnx_ir.passes import common as passes
 
+from export.cpu_static.blockwise_matmul import use_blockwise_matmuls
 from export.cpu_static.candidates import group_candidates
 from export.cpu_static.cross_attention import fuse_cross_attention
 from export.cpu_static.editing import CONTRIB, sizes
@@ -23,12 +24,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class StaticGraph:
-    """What was made of a portable graph. table: the int8 embedding table [V,D], where there is one;
-    its initializer's name."""
+    """What was made of a portable graph."""
 
     model: ir.Model
     int8_matmuls: int
-    table: str | None = None
 
 
 def convert_step(path: Path, model: ModelSpec) -> StaticGraph:
@@ -43,8 +42,15 @@ def convert_step(path: Path, model: ModelSpec) -> StaticGraph:
     fuse_cross_attention(graph, model, row_dims=row_dims)
     group_candidates(graph, model.vocab_size)
     passes.RemoveUnusedNodesPass()(loaded)
-    table = quantize_embedding(graph) if matmuls else None
-    return _finished(loaded, matmuls, table)
+    if matmuls:
+        quantize_embedding(graph)
+    return _finished(loaded, matmuls)
+
+
+def convert_greedy(step: StaticGraph) -> StaticGraph:
+    """The INT8 step for beam 1. The other graph is used up. Raises UnfitError where a size does not
+    fit the blocks."""
+    return _finished(step.model, use_blockwise_matmuls(step.model.graph))
 
 
 def convert_encoder(path: Path) -> StaticGraph:
@@ -53,8 +59,9 @@ def convert_encoder(path: Path) -> StaticGraph:
     matmuls = use_integer_matmuls(loaded.graph)
     fuse_encoder_attention(loaded.graph)
     passes.RemoveUnusedNodesPass()(loaded)
-    table = quantize_embedding(loaded.graph) if matmuls else None
-    return _finished(loaded, matmuls, table)
+    if matmuls:
+        quantize_embedding(loaded.graph)
+    return _finished(loaded, matmuls)
 
 
 def _rows_of_one_token(graph: ir.Graph) -> None:
@@ -71,7 +78,7 @@ def _rows_of_one_token(graph: ir.Graph) -> None:
             node.replace_input_with(1, sizes(graph, -1, 1, target[1]))
 
 
-def _finished(model: ir.Model, matmuls: int, table: ir.Value | None) -> StaticGraph:
+def _finished(model: ir.Model, matmuls: int) -> StaticGraph:
     passes.RemoveUnusedNodesPass()(model)
     for node in model.graph:
         for value in node.outputs:
@@ -79,6 +86,4 @@ def _finished(model: ir.Model, matmuls: int, table: ir.Value | None) -> StaticGr
                 value.type = value.shape = None
     if any(node.domain == CONTRIB for node in model.graph):
         model.opset_imports[CONTRIB] = 1
-    return StaticGraph(
-        model=model, int8_matmuls=matmuls, table=None if table is None else str(table.name)
-    )
+    return StaticGraph(model=model, int8_matmuls=matmuls)

@@ -83,10 +83,7 @@ def test_static_matches_eager_for_every_shape_of_model(
     sources = some_sources(np.random.default_rng(0), [4, 1, 7], size)
     assert_same_steps(graphs.eager(), backend, steps=6, sources=sources)
     assert_same_steps(graphs.eager(), backend, steps=3, sources=sources[1:2])
-    specs = write_static(graphs, tmp_path / "int8", "int8")
-    shared = specs["encoder"].files[1:]
-    assert len(shared) == (graphs.model.config.tying == "all")
-    assert shared == specs["decoder_step"].files[1:]
+    write_static(graphs, tmp_path / "int8", "int8")
     backend = open_static(graphs, tmp_path / "int8", "int8")
     options = SearchOptions(max_length=10)
     report = check_parity(graphs.eager(), backend, sources, graphs.special_ids, options)

@@ -34,8 +34,8 @@ def quantize_all(graphs: Graphs, directory: Path) -> dict[Role, Path]:
     return paths
 
 
-def write_static(graphs: Graphs, directory: Path, precision: Precision) -> dict[Role, GraphSpec]:
-    """Writes both graphs into the directory."""
+def write_static(graphs: Graphs, directory: Path, precision: Precision) -> list[GraphSpec]:
+    """Writes the graphs into the directory."""
     directory.mkdir(parents=True, exist_ok=True)
     sources: dict[Role, Path] = {role: graphs.path(role) for role in ROLES}
     if precision == "int8":
@@ -48,6 +48,13 @@ def open_static(
 ) -> StaticBackend:
     """A backend over what write_static wrote."""
     encoder, step = (graph_file_name(role, precision, "cpu_static") for role in ROLES)
+    greedy = directory / graph_file_name("decoder_step", precision, "cpu_static_greedy")
     return StaticBackend(
-        directory / encoder, directory / step, graphs.spec, graphs.special_ids, precision, threads
+        directory / encoder,
+        directory / step,
+        graphs.spec,
+        graphs.special_ids,
+        precision,
+        threads,
+        greedy_path=greedy if greedy.exists() else None,
     )
