@@ -58,6 +58,10 @@ from runtime.static_contract import (
     VARIANT,
 )
 
+POSITIONS_MULTIPLE = 8
+"""Caches have room for a multiple of it (and one more): ONNX Runtime keeps a plan of its memory for
+every combination of sizes that it meets."""
+
 Arrays = dict[str, npt.NDArray[Any]]
 
 
@@ -266,7 +270,7 @@ class StaticBackend:
         heads, head_dim = self._model.num_heads, self._model.head_dim
         # An odd number of positions: rows a power of two apart would share few sets of the
         # processor's caches.
-        positions = max_length | 1
+        positions = -(-max_length // POSITIONS_MULTIPLE) * POSITIONS_MULTIPLE | 1
         cache = (sentences * beam_size, heads, positions, head_dim)
         cross = (sentences, heads, length, head_dim)
         shapes = dict.fromkeys(self._self_names, cache) | dict.fromkeys(self._cross_names, cross)
