@@ -66,15 +66,11 @@ def disk_bytes(subject: Subject, materials: Materials, description: dict[str, An
         return tokenizers + _size(materials.ctranslate2[subject.name].iterdir())
     if subject.name in ("eager", "torch-int8"):
         return tokenizers + _size([materials.checkpoint / "model.safetensors"])
-    variant = description.get("variant", "portable")
-    files: set[str] = set()
-    for role in ("encoder", "decoder_step"):
-        graphs = {
-            graph.variant: graph
-            for graph in bundle.manifest.graphs
-            if (graph.role, graph.precision) == (role, subject.group)
-        }
-        files |= set((graphs.get(variant) or next(iter(graphs.values()))).files)
+    loaded = str(description.get("variant", "portable"))
+    graphs = bundle.graphs_of(subject.group)
+    # A variant may come in several graphs of one role, named after it: one of them for one beam.
+    chosen = [graph for graph in graphs if graph.variant.startswith(loaded)] or graphs
+    files = {name for graph in chosen for name in graph.files}
     return tokenizers + sum(bundle.manifest.files[name].size for name in files)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import json
 import os
 import signal
 import sys
@@ -95,6 +97,32 @@ def test_disk_is_of_the_files_that_are_read(tmp_path: Path) -> None:
     # A variant that a graph has not is not what it was loaded from.
     for description in ({}, {"variant": "portable"}, {"variant": "cpu_static"}):
         assert disk_bytes(SUBJECTS["leanseq-fp32"], made, description) == fp32
+
+
+def test_disk_of_a_variant_is_of_all_its_graphs(tmp_path: Path) -> None:
+    """One role may have several, such as a step for one beam; shared files count once."""
+    manifest = copy.deepcopy(Bundle.open(GOLDEN).manifest.raw)
+    manifest["files"] |= {
+        name: {"sha256": "0" * 64, "size": size}
+        for name, size in (("a", 1), ("b", 10), ("c", 100), ("weights", 1000))
+    }
+    for role, variant, name in (
+        ("encoder", "cpu_static", "a"),
+        ("decoder_step", "cpu_static", "b"),
+        ("decoder_step", "cpu_static_greedy", "c"),
+    ):
+        (like,) = [
+            graph
+            for graph in manifest["graphs"]
+            if (graph["role"], graph["precision"], graph["variant"]) == (role, "int8", "portable")
+        ]
+        manifest["graphs"].append({**like, "variant": variant, "files": [name, "weights"]})
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+    tokenizer = (GOLDEN / "tokenizer.model").stat().st_size
+    found = disk_bytes(SUBJECTS["leanseq-int8"], materials(tmp_path), {"variant": "cpu_static"})
+    assert found == tokenizer + 1111
+    portable = disk_bytes(SUBJECTS["plain-int8"], materials(tmp_path), {})
+    assert portable == disk_bytes(SUBJECTS["plain-int8"], materials(), {})
 
 
 def test_subjects_are_chosen_by_name(tmp_path: Path) -> None:
