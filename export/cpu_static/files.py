@@ -90,13 +90,13 @@ def _counted(path: Path, spec: GraphSpec, int8_matmuls: int) -> GraphSpec:
 
 
 def _share_weights(graphs: Iterable[StaticGraph], path: Path) -> None:
-    """Large int8 tensors go to a file that the graphs refer to, equal ones once: the embedding
-    table of encoder and step, the weights of both steps."""
+    """Large tensors go to a file that the graphs refer to, equal ones once: the tables of encoder
+    and step, the weights of both steps."""
     places: dict[bytes, tuple[int, int]] = {}
     with path.open("wb") as file:
         for value in [v for g in graphs for v in g.model.graph.initializers.values()]:
             tensor = value.const_value
-            if tensor is None or tensor.dtype != ir.DataType.INT8 or tensor.nbytes < PAGE:
+            if tensor is None or tensor.nbytes < PAGE:
                 continue
             content = tensor.tobytes()
             key = hashlib.sha256(content).digest()
