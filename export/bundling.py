@@ -171,8 +171,7 @@ def _quantize_for_gpus(
 def _static_fp32(config: ModelConfig, directory: Path) -> list[GraphSpec]:
     with _stage("cpu_static: fp32"):
         sources = {role: _path(directory, role, "fp32") for role in ROLES}
-        written = write_static_graphs(sources, directory, model_spec(config), "fp32", opset=OPSET)
-        return written
+        return write_static_graphs(sources, directory, model_spec(config), "fp32", opset=OPSET)
 
 
 def _static_int8(

@@ -109,6 +109,21 @@ def test_static_matches_eager_searches(trained: tuple[Graphs, StaticBackend]) ->
     assert report.passed, report.problems
 
 
+def test_static_beam_1_has_a_graph_of_its_own_and_loads_it_when_it_is_used(
+    trained_graphs: Graphs, tmp_path: Path
+) -> None:
+    """It is for one row: rows that it computes are rounded by row and block."""
+    specs = write_static(trained_graphs, tmp_path, "int8")
+    assert [spec.variant for spec in specs] == ["cpu_static", "cpu_static", "cpu_static_greedy"]
+    backend: Any = open_static(trained_graphs, tmp_path, "int8")
+    sources = some_sources(np.random.default_rng(6), [5, 8], 300)
+    ids = trained_graphs.special_ids
+    search(backend, sources, SearchOptions(beam_size=2, max_length=6), ids)
+    assert backend._greedy is None
+    search(backend, sources, SearchOptions(beam_size=1, max_length=6), ids)
+    assert backend._greedy.name == "decoder_step.int8.cpu_static_greedy.onnx"
+
+
 def in_batches(
     graphs: Graphs,
     backend: StaticBackend,

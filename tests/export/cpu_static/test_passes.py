@@ -21,7 +21,8 @@ from support.graph_runs import (
     step_feeds,
 )
 
-from export.cpu_static import editing
+from export.cpu_static import blockwise_matmul, editing
+from export.cpu_static.blockwise_matmul import use_blockwise_matmuls
 from export.cpu_static.candidates import group_candidates
 from export.cpu_static.cross_attention import fuse_cross_attention
 from export.cpu_static.editing import UnfitError, remove_unused
@@ -212,6 +213,58 @@ def test_the_embedding_table_is_int8_and_the_logits_read_it(
     assert [value.name for value in tables] == [f"{name}.int8_rows"]
     feeds = step_feeds(random_graphs.spec)
     assert_close(run_graph(model, feeds), run_graph(reference, feeds), 1e-4)
+
+
+def test_blockwise_products_are_those_of_the_same_weights(
+    random_graphs: Graphs, int8_logits: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Activations are rounded elsewhere; the weights, the table and their scales are the same. By
+    the float products of the same weights they err no more than the integer products do."""
+    monkeypatch.setattr(blockwise_matmul, "BLOCK", 32)
+    exact, static, blockwise = load(int8_logits), load(int8_logits), load(int8_logits)
+    for node in list(exact.graph):  # float products of the rounded weights
+        if node.op_type == "MatMul" and str(node.name) + ".weight_dequantized" in {
+            str(made.name) for made in exact.graph
+        }:
+            quantize = editing.made_by(
+                editing.made_by(node.inputs[0], "DequantizeLinear").inputs[0], "QuantizeLinear"
+            )
+            node.replace_input_with(0, quantize.inputs[0])
+    remove_unused(exact.graph)
+    use_integer_matmuls(static.graph)
+    count = use_integer_matmuls(blockwise.graph)
+    quantize_embedding(blockwise.graph)
+    quantize_embedding(static.graph)
+    quantize_embedding_of(exact, static)
+    assert use_blockwise_matmuls(blockwise.graph) == count == 17
+    found = operators(blockwise)
+    assert found.count("MatMulNBits") == count
+    assert not {"MatMulIntegerToFloat", "QuantizeLinear"} & set(found)
+    feeds = step_feeds(random_graphs.spec)
+    expected = run_graph(exact, feeds)["log_probs"]
+    errors = [
+        np.abs(run_graph(model, feeds)["log_probs"] - expected).mean()
+        for model in (blockwise, static)
+    ]
+    assert 0 < errors[0] <= errors[1]
+
+
+def quantize_embedding_of(model: ir.Model, other: ir.Model) -> None:
+    """Gives a graph with a float embedding the rounded one of another."""
+    name = "decoder.embedding.tokens.weight"
+    rows = other.graph.initializers[f"{name}.int8_rows"].const_value
+    scales = model.graph.initializers[f"{name}.scale"].const_value
+    assert rows is not None
+    assert scales is not None
+    rounded = rows.numpy().astype(np.float32) * scales.numpy()[:, None]
+    model.graph.initializers[name].const_value = ir.tensor(rounded, name=name)
+
+
+def test_sizes_that_are_no_multiple_of_a_block_are_refused(int8_logits: Path) -> None:
+    model = load(int8_logits)
+    use_integer_matmuls(model.graph)
+    with pytest.raises(UnfitError, match="q_proj sums over 32 products, no multiple of 128"):
+        use_blockwise_matmuls(model.graph)
 
 
 def test_a_table_that_makes_float_logits_stays_float(random_graphs: Graphs) -> None:
