@@ -9,7 +9,7 @@
        it, which ONNX Runtime folds when it loads.
     3. QuantizeLinear nodes that nothing reads go.
 
-With one row this takes two thirds of the time; from about 4 rows on it is slower than the integer
+With one row this takes four fifths of the time; from about 4 rows on it is slower than the integer
 product, whence beam 1 only (docs/decisions/0017-cpu-static.md).
 """
 
@@ -29,7 +29,8 @@ from export.cpu_static.editing import (
     sizes,
 )
 
-BLOCK = 128
+BLOCK = 64
+"""The largest with which ONNX Runtime 1.32 gives a row the same bits alone and beside others."""
 
 
 def use_blockwise_matmuls(graph: ir.Graph) -> int:

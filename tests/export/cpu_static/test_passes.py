@@ -263,7 +263,7 @@ def quantize_embedding_of(model: ir.Model, other: ir.Model) -> None:
 def test_sizes_that_are_no_multiple_of_a_block_are_refused(int8_logits: Path) -> None:
     model = load(int8_logits)
     use_integer_matmuls(model.graph)
-    with pytest.raises(UnfitError, match="q_proj sums over 32 products, no multiple of 128"):
+    with pytest.raises(UnfitError, match="q_proj sums over 32 products, no multiple of 64"):
         use_blockwise_matmuls(model.graph)
 
 
