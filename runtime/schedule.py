@@ -88,7 +88,7 @@ def choose_schedule(
         alone_threads=min(available, MAX_ALONE_THREADS) if large else 1,
         why=f"{available} cores; " + (
             f"a step reads {_megabytes(step_bytes)} of weights" if large and step_bytes
-            else f"more threads pay from {_megabytes(LARGE_STEP_BYTES)} of weights on"
+            else f"more from {_megabytes(LARGE_STEP_BYTES)} of weights a step on"
         ),
     )  # fmt: skip
 

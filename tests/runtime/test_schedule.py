@@ -60,7 +60,7 @@ def test_the_cores_here_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_render() -> None:
     assert choose_schedule(SMALL, available=2).render() == (
         "2 workers of 1 thread each, batches of up to 1024 tokens; a batch alone: 1 thread "
-        "(2 cores; more threads pay from 16 MB of weights on)"
+        "(2 cores; more from 16 MB of weights a step on)"
     )
     assert (
         choose_schedule(20_000_000, available=2)
