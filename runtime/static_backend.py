@@ -2,12 +2,13 @@
 from step to step.
 
 A state's tensors lie in one block of memory that is bound to the graph once; a step writes its few
-numbers into the bound arrays and runs. Caches hold max_length positions from the start. Which row a
-beam's past lies in is said by cache_indirection, so no row of a cache moves when beams change
+numbers into the bound arrays and runs. Caches have room for FIRST_POSITIONS tokens, and move to a
+block of twice the room when it is full, until there is room for max_length. Which row a beam's past
+lies in is said by cache_indirection, so no row of a cache moves when beams change
 places; when sentences leave, the last ones take their slots. Blocks are used again by later
 batches.
 
-Letters: B sentences, S source length, K beams, N = B*K, M = max_length, L layers, H heads, Dh
+Letters: B sentences, S source length, K beams, N = B*K, L layers, H heads, Dh
 head_dim, V vocabulary.
 """
 
@@ -16,6 +17,7 @@ from __future__ import annotations
 import math
 import threading
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -28,7 +30,7 @@ import onnxruntime
 from runtime import cores
 from runtime.backend import BoolArray, Candidates, Capabilities, DecoderState, FloatArray, IntArray
 from runtime.bound_session import Binding, BoundSession, Tensors, borrow
-from runtime.buffer_pool import BufferPool
+from runtime.buffer_pool import Block, BufferPool
 from runtime.bundle import Bundle
 from runtime.errors import BackendError
 from runtime.graph_contract import (
@@ -58,6 +60,9 @@ from runtime.static_contract import (
     VARIANT,
 )
 
+FIRST_POSITIONS = 32
+"""Caches of max_length positions would mostly stay empty: sentences end long before."""
+
 POSITIONS_MULTIPLE = 8
 """Caches have room for a multiple of it (and one more): ONNX Runtime keeps a plan of its memory for
 every combination of sizes that it meets."""
@@ -71,6 +76,7 @@ class _State:
 
     slots [B]: where in the arrays each sentence lies; None where they lie in order. arrays: what
     the graph reads and writes, by name, of the first B slots; `whole` the same with all slots.
+    give_back: ends the use of their block, as the end of the state does.
     """
 
     beam_size: int
@@ -80,10 +86,16 @@ class _State:
     whole: Arrays
     arrays: Arrays
     binding: Binding
+    give_back: Callable[[], object] = lambda: None
 
     @property
     def sentences(self) -> int:
         return len(self.arrays[TOKEN_IDS])
+
+    @property
+    def positions(self) -> int:
+        """How many tokens of a beam the caches have room for."""
+        return int(self.arrays[CACHE_INDIRECTION].shape[2])
 
 
 class StaticBackend:
@@ -165,7 +177,7 @@ class StaticBackend:
         check_lengths(self._model, src_ids.shape[1], max_length)
         ids, mask = pad_to_multiple(src_ids, src_mask, self._pad_id, self._model.max_source)
         encoder, step = self._sessions(beam_size)
-        arrays, block = self._arrays(mask, beam_size, max_length)
+        arrays, block = self._arrays(mask, beam_size, min(max_length, FIRST_POSITIONS))
         tensors = borrow(arrays)
         sources = {SRC_IDS: CPU.tensor(ids), SRC_MASK: tensors[SRC_MASK]}
         encoder.bind(sources, {name: tensors[name] for name in self._cross_names}).run()
@@ -178,7 +190,7 @@ class StaticBackend:
             arrays=arrays,
             binding=self._bind(step, tensors),
         )
-        weakref.finalize(state, self._pool.give, block).atexit = False
+        self._lend(state, block)
         return state
 
     def step(
@@ -199,6 +211,8 @@ class StaticBackend:
                 "begin with a larger max_length"
             )
         _, session = self._sessions(state.beam_size)
+        if state.length == state.positions:
+            self._grow(state, session)
         arrays, slots = state.arrays, state.slots
         where: Any = slice(None) if slots is None else slots
         arrays[TOKEN_IDS][where] = token_ids
@@ -262,15 +276,37 @@ class StaticBackend:
                 self._greedy = self._open_greedy()
             return self._encoder, self._greedy
 
-    def _arrays(
-        self, src_mask: BoolArray, beam_size: int, max_length: int
-    ) -> tuple[Arrays, npt.NDArray[np.float32]]:
-        """All that a step of this batch reads and writes, and the block that most of it lies in."""
+    def _grow(self, state: _State, session: BoundSession) -> None:
+        """Moves the first B slots to a block with room for twice as many positions."""
+        old, length = state.arrays, state.length
+        room = min(2 * length, state.max_length)
+        arrays, block = self._arrays(old[SRC_MASK].copy(), state.beam_size, room)
+        for name in self._self_names:
+            arrays[name][:, :, :length] = old[name]
+        for name in self._cross_names:
+            arrays[name][:] = old[name]
+        arrays[CACHE_INDIRECTION][:, :, :length] = old[CACHE_INDIRECTION]
+        state.whole = state.arrays = arrays
+        state.binding = self._bind(session, borrow(arrays))
+        state.give_back()
+        self._lend(state, block)
+
+    def _lend(self, state: _State, block: Block) -> None:
+        """The block goes back to the pool when the state is gone."""
+        ending = weakref.finalize(state, self._pool.give, block)
+        ending.atexit = False
+        state.give_back = ending
+
+    def _arrays(self, src_mask: BoolArray, beam_size: int, room: int) -> tuple[Arrays, Block]:
+        """All that a step of this batch reads and writes, and the block that most of it lies in.
+
+        room: tokens of each beam that the caches are to hold, at least.
+        """
         sentences, length = src_mask.shape
         heads, head_dim = self._model.num_heads, self._model.head_dim
         # An odd number of positions: rows a power of two apart would share few sets of the
         # processor's caches.
-        positions = -(-max_length // POSITIONS_MULTIPLE) * POSITIONS_MULTIPLE | 1
+        positions = -(-room // POSITIONS_MULTIPLE) * POSITIONS_MULTIPLE | 1
         cache = (sentences * beam_size, heads, positions, head_dim)
         cross = (sentences, heads, length, head_dim)
         shapes = dict.fromkeys(self._self_names, cache) | dict.fromkeys(self._cross_names, cross)

@@ -16,7 +16,14 @@ from support.bundles import ROLES, Graphs
 from support.static_graphs import open_static, write_static
 from support.steps import some_sources
 
-from runtime.bundle import Bundle, finish_manifest, graph_file_name, write_bundle
+from runtime import static_backend
+from runtime.bundle import (
+    Bundle,
+    finish_manifest,
+    graph_file_name,
+    weights_file_name,
+    write_bundle,
+)
 from runtime.cpu_variant import open_on_cpu
 from runtime.errors import BackendError, BundleError, OptionError
 from runtime.manifest import GraphSpec, Manifest, TextSpec
@@ -78,6 +85,29 @@ def test_a_block_is_used_again_by_the_next_batch(backend: StaticBackend) -> None
     gc.collect()
     state = backend.begin(*pad_sources(sources[:1], 0), 2, 20)
     assert state.whole["self_k.0"].base.ctypes.data == address
+
+
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_caches_that_grow_change_nothing(
+    random_graphs: Graphs,
+    backend: StaticBackend,
+    beam_size: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """From room for 9 tokens on, past sentences that leave, to the model's limit of 64."""
+    sources = some_sources(np.random.default_rng(3), [3, 12, 20, 25], 300)
+    options = SearchOptions(beam_size=beam_size, num_hypotheses=beam_size, min_length=26)
+    moved = []
+    grow = StaticBackend._grow
+    monkeypatch.setattr(
+        StaticBackend, "_grow", lambda self, *rest: (moved.append(self), grow(self, *rest))
+    )
+    found = {}
+    for room in (8, 64):
+        monkeypatch.setattr(static_backend, "FIRST_POSITIONS", room)
+        found[room] = search(backend, sources, options, random_graphs.special_ids)
+        assert len(moved) == 3  # at 9, 25 and 57 tokens; not again with room from the start
+    assert found[8] == found[64]
 
 
 def test_log_probs_are_there_when_asked_for(random_graphs: Graphs, backend: StaticBackend) -> None:
@@ -152,9 +182,11 @@ def write_bundle_of(graphs: Graphs, static: Path, path: Path, *, damaged: bool =
     specs = []
     for role in ROLES:
         for variant, source in (("portable", graphs.directory), ("cpu_static", static)):
-            name = graph_file_name(role, "fp32", variant)
+            files = [graph_file_name(role, "fp32", variant)]
+            if variant == "cpu_static":
+                files.append(weights_file_name("fp32", variant))
             specs.append((source, GraphSpec(
-                role=role, precision="fp32", variant=variant, files=(name,),  # type: ignore[arg-type]
+                role=role, precision="fp32", variant=variant, files=tuple(files),  # type: ignore[arg-type]
                 inputs=(), outputs=(), opset=20,
             )))  # fmt: skip
     manifest = Manifest(
@@ -167,8 +199,8 @@ def write_bundle_of(graphs: Graphs, static: Path, path: Path, *, damaged: bool =
     with write_bundle(path) as directory:
         (directory / "t").write_bytes(b"")
         for source, spec in specs:
-            name = spec.files[0]
-            (directory / name).write_bytes((source / name).read_bytes())
+            for name in spec.files:
+                (directory / name).write_bytes((source / name).read_bytes())
         if damaged:
             (directory / graph_file_name("decoder_step", "fp32", "cpu_static")).write_bytes(b"x")
         finish_manifest(directory, manifest)
