@@ -26,6 +26,7 @@ from runtime.backend import (
     DecoderState,
     FloatArray,
     IntArray,
+    check_room,
 )
 from runtime.cores import check_threads
 from runtime.errors import BackendError
@@ -126,11 +127,7 @@ class EagerBackend:
     ) -> Candidates:
         """token_ids, beam_indices int32 [B,K], sum_log_probs float32 [B,K]."""
         assert isinstance(state, EagerState)
-        if state.length == state.cache.size(3):
-            raise BackendError(
-                f"step {state.length + 1} after begin(max_length={state.length}); "
-                "begin with a larger max_length"
-            )
+        check_room(state.length, state.cache.size(3))
         self._reorder(state, beam_indices)
         ids = torch.from_numpy(token_ids.reshape(-1, 1)).to(self._device)  # [N,1]
         positions = torch.tensor([state.length], device=self._device)

@@ -14,6 +14,8 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from runtime.errors import BackendError
+
 IntArray = npt.NDArray[np.int32]
 BoolArray = npt.NDArray[np.bool_]
 FloatArray = npt.NDArray[np.float32]
@@ -101,3 +103,12 @@ class Backend(Protocol):
     def close(self) -> None:
         """Frees what the backend holds. Calling it twice does no harm."""
         ...
+
+
+def check_room(length: int, max_length: int) -> None:
+    """Raises BackendError where a state that has made `length` steps can make no more."""
+    if length == max_length:
+        raise BackendError(
+            f"step {length + 1} after begin(max_length={max_length}); "
+            "begin with a larger max_length"
+        )

@@ -20,7 +20,15 @@ import numpy.typing as npt
 import onnxruntime
 
 from runtime import cores
-from runtime.backend import BoolArray, Candidates, Capabilities, DecoderState, FloatArray, IntArray
+from runtime.backend import (
+    BoolArray,
+    Candidates,
+    Capabilities,
+    DecoderState,
+    FloatArray,
+    IntArray,
+    check_room,
+)
 from runtime.bundle import Bundle
 from runtime.errors import BackendError, OptionError
 from runtime.graph_contract import BANNED, cache_dtype
@@ -144,7 +152,7 @@ class OnnxRuntimeBackend:
             beam_size=beam_size,
             max_length=max_length,
             length=0,
-            first_rows=_first_rows(sentences, beam_size),
+            first_rows=first_rows(sentences, beam_size),
             src_mask=mask_tensor,
             cross=cross,
             past=[empty] * (2 * self._model.decoder_layers),
@@ -163,11 +171,7 @@ class OnnxRuntimeBackend:
     ) -> Candidates:
         """token_ids, beam_indices int32 [B,K], sum_log_probs float32 [B,K]."""
         assert isinstance(state, _State)
-        if state.length == state.max_length:
-            raise BackendError(
-                f"step {state.length + 1} after begin(max_length={state.max_length}); "
-                "begin with a larger max_length"
-            )
+        check_room(state.length, state.max_length)
         sentences = token_ids.shape[0]
         ids = np.ascontiguousarray(token_ids, dtype=np.int32)
         position = np.full((sentences, 1), state.length, dtype=np.int32)
@@ -179,7 +183,7 @@ class OnnxRuntimeBackend:
         feeds += map(CPU.tensor, (sums, eos_bias))
         outputs = self._run("decoder_step", feeds + state.past + state.cross, need_log_probs)
         state.past = outputs[3 : 3 + len(state.past)]
-        state.first_rows = _first_rows(sentences, state.beam_size)
+        state.first_rows = first_rows(sentences, state.beam_size)
         state.length += 1
         return Candidates(
             scores=outputs[0].numpy(),
@@ -226,6 +230,6 @@ def _check_precision(precision: Precision, provider: str) -> None:
         )
 
 
-def _first_rows(sentences: int, beam_size: int) -> IntArray:
+def first_rows(sentences: int, beam_size: int) -> IntArray:
     """[B,1]: where beam 0 of each sentence lies among N rows."""
     return (np.arange(sentences, dtype=np.int32) * beam_size)[:, None]

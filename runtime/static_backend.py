@@ -28,7 +28,15 @@ import numpy.typing as npt
 import onnxruntime
 
 from runtime import cores
-from runtime.backend import BoolArray, Candidates, Capabilities, DecoderState, FloatArray, IntArray
+from runtime.backend import (
+    BoolArray,
+    Candidates,
+    Capabilities,
+    DecoderState,
+    FloatArray,
+    IntArray,
+    check_room,
+)
 from runtime.bound_session import Binding, BoundSession, Tensors, borrow
 from runtime.buffer_pool import Block, BufferPool
 from runtime.bundle import Bundle
@@ -205,11 +213,7 @@ class StaticBackend:
     ) -> Candidates:
         """token_ids, beam_indices int32 [B,K], sum_log_probs float32 [B,K]."""
         assert isinstance(state, _State)
-        if state.length == state.max_length:
-            raise BackendError(
-                f"step {state.length + 1} after begin(max_length={state.max_length}); "
-                "begin with a larger max_length"
-            )
+        check_room(state.length, state.max_length)
         _, session = self._sessions(state.beam_size)
         if state.length == state.positions:
             self._grow(state, session)

@@ -5,9 +5,9 @@
                   -> scores, candidate_ids, parents, next_self_k.0, next_self_v.0, ..., log_probs
 
 It differs from the portable graph (runtime.graph_contract, whose letters and names hold here) in
-what is said once instead of once a sentence, and in the caches: they hold M positions from the
-start, M >= max_length; the step writes position `position` of each row, and next_self_k.i has to be
-bound to the very memory of self_k.i. No row moves: cache_indirection[b,k,t], for t < position, is
+what is said once instead of once a sentence, and in the caches: they have room for M positions,
+M > `position`; the step writes position `position` of each row, and next_self_k.i has to be bound
+to the very memory of self_k.i. No row moves: cache_indirection[b,k,t], for t < position, is
 the row, 0..K-1 among those of sentence b, that holds position t of beam k.
 
 The encoder's inputs and outputs are the portable ones.

@@ -26,6 +26,7 @@ from runtime.backend import (
     DecoderState,
     FloatArray,
     IntArray,
+    check_room,
 )
 from runtime.bundle import Bundle
 from runtime.device import CudaDevice, Device
@@ -185,11 +186,7 @@ class TensorRtBackend:
         """token_ids, beam_indices int32 [B,K], sum_log_probs float32 [B,K]."""
         assert isinstance(state, _State)
         self._check_open()
-        if state.length == state.max_length:
-            raise BackendError(
-                f"step {state.length + 1} after begin(max_length={state.max_length}); "
-                "begin with a larger max_length"
-            )
+        check_room(state.length, state.max_length)
         self._device.use()
         now = _sizes(state)
         shape = (len(state.rows), 1)

@@ -34,6 +34,7 @@ from runtime.graph_contract import (
     self_names,
 )
 from runtime.manifest import Precision
+from runtime.onnxruntime_backend import first_rows
 
 Arrays = dict[str, npt.NDArray[Any]]
 
@@ -97,7 +98,7 @@ class PlainLoopBackend:
         return _State(
             beam_size=beam_size,
             length=0,
-            first_rows=_first_rows(len(src_ids), beam_size),
+            first_rows=first_rows(len(src_ids), beam_size),
             fixed={SRC_MASK: src_mask, **dict(zip(names, cross, strict=True))},
             past=dict.fromkeys(self_names(layers), empty),
         )
@@ -127,7 +128,7 @@ class PlainLoopBackend:
         names = [LOG_PROBS, *next_self_names(self._model.decoder_layers)]
         log_probs, *caches = self._step.run(names, feeds, self._run_options)
         state.past = dict(zip(state.past, caches, strict=True))
-        state.first_rows = _first_rows(sentences, state.beam_size)
+        state.first_rows = first_rows(sentences, state.beam_size)
         state.length += 1
         return _best(log_probs, sum_log_probs, 2 * state.beam_size)
 
@@ -156,8 +157,3 @@ def _best(log_probs: FloatArray, sum_log_probs: FloatArray, count: int) -> Candi
         parents=(best // vocab_size).astype(np.int32),
         log_probs=log_probs,
     )
-
-
-def _first_rows(sentences: int, beam_size: int) -> IntArray:
-    """[B,1]: where beam 0 of each sentence lies among N rows."""
-    return (np.arange(sentences, dtype=np.int32) * beam_size)[:, None]

@@ -10,44 +10,19 @@ from typing import Any
 import numpy as np
 import pytest
 from support.bundles import Graphs, fp32_graphs
+from support.model_shapes import ONE_LAYER, SHAPES
 from support.static_graphs import open_static, write_static
 from support.steps import assert_same_steps, some_sources
 from support.tiny_model import random_transformer
 
 from export.parity import check_parity
-from model.config import StackConfig
 from runtime.manifest import Precision
 from runtime.options import SearchOptions
 from runtime.search import Hypothesis, search
 from runtime.static_backend import StaticBackend
 
-ONE_LAYER = StackConfig(num_layers=1, num_heads=4, ffn_dim=40)
 CONFIGS: dict[str, dict[str, Any]] = {
-    "pre-norm, learned, decoder tied, gelu": {
-        "norm": "pre",
-        "positions": "learned",
-        "position_offset": 2,
-        "tying": "decoder",
-        "activation": "gelu",
-        "encoder": ONE_LAYER,
-        "decoder": ONE_LAYER,
-        "src_vocab_size": 150,
-        "tgt_vocab_size": 90,
-    },
-    "post-norm, rotary, untied, unequal stacks": {
-        "positions": "rotary",
-        "tying": "none",
-        "head_dim": 6,
-        "encoder": StackConfig(num_layers=2, num_heads=2, ffn_dim=24),
-        "decoder": StackConfig(num_layers=1, num_heads=3, ffn_dim=20),
-        "src_vocab_size": 70,
-        "tgt_vocab_size": 130,
-    },
-    "deep encoder, shallow decoder": {
-        "norm": "pre",
-        "encoder": StackConfig(num_layers=6, num_heads=4, ffn_dim=40),
-        "decoder": StackConfig(num_layers=2, num_heads=4, ffn_dim=40),
-    },
+    **SHAPES,
     "dot": {"cross_score": "dot", "encoder": ONE_LAYER, "decoder": ONE_LAYER},
     "general": {"cross_score": "general", "encoder": ONE_LAYER, "decoder": ONE_LAYER},
     "concat": {"cross_score": "concat", "encoder": ONE_LAYER, "decoder": ONE_LAYER},
