@@ -44,6 +44,15 @@ class Beams(NamedTuple):
         return Beams(self.token_ids[indices], self.parents[indices], self.scores[indices])
 
 
+class Choice(NamedTuple):
+    """What a step leads to. reached [B,K]: the best candidates, in rank order. going [B,K]: the
+    beams that go on. plain: all of reached go on, so the two are the same."""
+
+    reached: Beams
+    going: Beams
+    plain: bool
+
+
 def top_indices(values: npt.NDArray[np.floating], count: int) -> npt.NDArray[np.intp]:
     """Indices of the `count` largest of values [n], largest first, ties by lowest index.
 
@@ -78,17 +87,42 @@ def candidates_from_log_probs(log_probs: FloatArray, sum_log_probs: FloatArray) 
     )
 
 
+def choose(candidates: Candidates, eos_id: int) -> Choice:
+    """Ranks the candidates, and replaces those that end.
+
+    At most steps of most batches nothing ends; these cost a few calls of numpy, whatever the batch,
+    since they are most of what a search of one sentence adds to its graphs.
+    """
+    scores, token_ids = candidates.scores, candidates.token_ids
+    beam_size = scores.shape[1] // 2
+    plain = bool(
+        _falling(scores)  # so none is NaN
+        and not np.count_nonzero(token_ids[:, :beam_size] == eos_id)
+        and np.count_nonzero(scores[:, beam_size - 1] > UNREACHABLE) == len(scores)
+    )
+    if plain:
+        reached = Beams(token_ids, candidates.parents, scores).first(beam_size)
+        return Choice(reached, reached, plain)
+    ranked = sort_candidates(candidates)
+    return Choice(ranked.first(beam_size), replace_ended(ranked, eos_id), plain)
+
+
 def sort_candidates(candidates: Candidates) -> Beams:
     """All 2K candidates by score descending, then parent*V + token ascending: [B,2K] each.
 
     Backends deliver them in this order where they can; TensorRT's TopK promises none among ties.
     """
     scores, token_ids, parents = candidates.scores, candidates.token_ids, candidates.parents
-    falling = scores[:, :-1] > scores[:, 1:]
-    if np.count_nonzero(falling) == falling.size:
+    if _falling(scores):
         return Beams(token_ids, parents, scores)
     order = np.lexsort((token_ids, parents, -scores), axis=-1)
     return Beams(token_ids, parents, scores).take(order)
+
+
+def _falling(scores: FloatArray) -> bool:
+    """Whether each score [B,2K] is above the next."""
+    falling = scores[:, :-1] > scores[:, 1:]
+    return bool(np.count_nonzero(falling) == falling.size)
 
 
 def replace_ended(ranked: Beams, eos_id: int) -> Beams:

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from runtime.backend import Backend, BoolArray, Candidates, Capabilities, FloatArray, IntArray
-from runtime.candidates import UNREACHABLE, Beams, replace_ended, sort_candidates
+from runtime.candidates import UNREACHABLE, Beams, Choice, choose
 from runtime.errors import BackendError, OptionError, SplitBatchError
 from runtime.manifest import SpecialTokenIds
 from runtime.options import SearchOptions
@@ -99,18 +99,13 @@ def _search_together(
             need_log_probs=options.sampling,
         )
         if options.sampling:
-            reached, beams = _draw_beams(
-                candidates, beams, options, special_ids.eos, keys[rows], step
-            )
+            choice = _draw_beams(candidates, beams, options, special_ids.eos, keys[rows], step)
         else:
-            ranked = sort_candidates(candidates)
-            reached = ranked.first(beam_size)
-            beams = replace_ended(ranked, special_ids.eos)
-        if np.count_nonzero(np.isnan(reached.scores)):
+            choice = choose(candidates, special_ids.eos)
+        if not choice.plain and np.count_nonzero(np.isnan(choice.reached.scores)):
             raise BackendError(_nan_text(backend.capabilities, step))
-        done = found.add(
-            rows, reached, beams, at_limit=limits == step + 1 if step + 1 >= next_limit else None
-        )
+        beams = choice.going
+        done = found.add(rows, choice, limits == step + 1 if step + 1 >= next_limit else None)
         if done is None:
             continue
         going = np.flatnonzero(~done)
@@ -184,8 +179,8 @@ def _draw_beams(
     eos_id: int,
     keys: npt.NDArray[np.int64],
     step: int,
-) -> tuple[Beams, Beams]:
-    """Sampling's choice: what each sample reached [B,K], and the same with ended samples dead."""
+) -> Choice:
+    """Sampling's choice: what each sample reached, and the same with ended samples dead."""
     log_probs = candidates.log_probs
     assert log_probs is not None
     num_sentences, beam_size = beams.scores.shape
@@ -201,7 +196,7 @@ def _draw_beams(
         scores[row, sample] = beams.scores[row, sample] + distribution[token_id]
     own = np.tile(np.arange(beam_size, dtype=np.int32), (num_sentences, 1))
     going = np.where(token_ids == eos_id, np.float32(-np.inf), scores)
-    return Beams(token_ids, own, scores), Beams(token_ids, own, going)
+    return Choice(Beams(token_ids, own, scores), Beams(token_ids, own, going), plain=False)
 
 
 def _nan_text(capabilities: Capabilities, step: int) -> str:
@@ -252,23 +247,17 @@ class _Found:
         self._counts = np.zeros(num_sources, dtype=np.int64)  # of ended
 
     def add(
-        self,
-        rows: npt.NDArray[np.intp],
-        reached: Beams,
-        going: Beams,
-        at_limit: BoolArray | None,
+        self, rows: npt.NDArray[np.intp], choice: Choice, at_limit: BoolArray | None
     ) -> BoolArray | None:
         """Stores what ended at this step; True for each of rows [B] whose search is over, or None
         where nothing has changed: most steps, so these are to cost little.
 
-        reached [B,K]: the best candidates, in rank order, before replacement. going: the beams that
-        go on. at_limit [B]: max_length is reached, so all of `reached` end here; None is all False.
+        at_limit [B]: max_length is reached, so all that was reached ends here; None is all False.
         """
-        ends = reached.token_ids == self._eos_id
-        alive = going.scores > UNREACHABLE
         done = None
-        if at_limit is not None or np.count_nonzero(ends) or np.count_nonzero(alive) < alive.size:
-            done = self._end(rows, reached, ends, alive, at_limit)
+        if at_limit is not None or not choice.plain:
+            done = self._end(rows, choice, at_limit)
+        going = choice.going
         if self._steps and self._steps[-1].rows is rows:
             row_of = self._steps[-1].row_of
         else:
@@ -278,14 +267,11 @@ class _Found:
         return done
 
     def _end(
-        self,
-        rows: npt.NDArray[np.intp],
-        reached: Beams,
-        ends: BoolArray,
-        alive: BoolArray,
-        at_limit: BoolArray | None,
+        self, rows: npt.NDArray[np.intp], choice: Choice, at_limit: BoolArray | None
     ) -> BoolArray:
-        """ends [B,K]: whose token is EOS. alive [B,K]: which of the beams that go on can."""
+        reached = choice.reached
+        ends = reached.token_ids == self._eos_id
+        alive = choice.going.scores > UNREACHABLE
         if at_limit is not None:
             ends = ends | at_limit[:, None]
         ends = ends & (reached.scores > UNREACHABLE)

@@ -7,6 +7,7 @@ from runtime.backend import Candidates
 from runtime.candidates import (
     Beams,
     candidates_from_log_probs,
+    choose,
     replace_ended,
     sort_candidates,
     top_indices,
@@ -96,3 +97,36 @@ def test_what_goes_on_is_a_copy() -> None:
     )
     for array in replace_ended(ranked, EOS):
         assert not any(np.shares_memory(array, other) for other in ranked)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "scores", "plain"),
+    [
+        ([5, 6, 7, 8], [-1.0, -2.0, -3.0, -4.0], True),
+        ([5, 6, EOS, 8], [-1.0, -2.0, -3.0, -4.0], True),  # EOS behind rank K
+        ([5, EOS, 7, 8], [-1.0, -2.0, -3.0, -4.0], False),
+        ([5, 6, 7, 8], [-1.0, -2.0, -2.0, -4.0], False),  # a tie, to be put in order
+        ([5, 6, 7, 8], [-1.0, -1e9, -2e9, -np.inf], False),  # nothing for the second beam
+        ([5, 6, 7, 8], [-1.0, np.nan, -3.0, -4.0], False),
+        ([5, 6, 7, 8], [-1.0, -2.0, -3.0, np.nan], False),
+    ],
+)
+def test_a_plain_step_is_chosen_as_any_other(
+    tokens: list[int], scores: list[float], plain: bool
+) -> None:
+    """The short way where nothing ends gives what the long one gives."""
+    candidates = Candidates(
+        scores=np.array([scores, [-1, -2, -3, -4]], dtype=np.float32),
+        token_ids=np.array([tokens, [9, 8, 7, 6]], dtype=np.int32),
+        parents=np.array([[1, 0, 1, 0], [0, 0, 1, 1]], dtype=np.int32),
+    )
+    choice = choose(candidates, EOS)
+    ranked = sort_candidates(candidates)
+    assert choice.plain is plain
+    for found, expected in (
+        (choice.reached, ranked.first(2)),
+        (choice.going, replace_ended(ranked, EOS)),
+    ):
+        for ours, theirs in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+            assert not any(np.shares_memory(ours, other) for other in ranked)
