@@ -16,6 +16,7 @@ from export.cpu_static.editing import CONTRIB, sizes
 from export.cpu_static.embedding_table import quantize_embedding
 from export.cpu_static.encoder_attention import fuse_encoder_attention
 from export.cpu_static.integer_matmul import use_integer_matmuls
+from export.cpu_static.one_beam import use_one_beam
 from export.cpu_static.static_caches import use_static_caches
 from runtime.manifest import ModelSpec
 
@@ -37,7 +38,7 @@ def convert_step(path: Path, model: ModelSpec) -> StaticGraph:
     matmuls = use_integer_matmuls(graph)
     row_dims = 3 if matmuls else 2
     if row_dims == 3:
-        _rows_of_one_token(graph)
+        rows_of_one_token(graph)
     use_static_caches(graph, model, row_dims=row_dims)
     fuse_cross_attention(graph, model, row_dims=row_dims)
     group_candidates(graph, model.vocab_size)
@@ -50,6 +51,7 @@ def convert_step(path: Path, model: ModelSpec) -> StaticGraph:
 def convert_greedy(step: StaticGraph) -> StaticGraph:
     """The INT8 step for beam 1. The other graph is used up. Raises UnfitError where a size does not
     fit the blocks."""
+    use_one_beam(step.model.graph)
     return _finished(step.model, use_blockwise_matmuls(step.model.graph))
 
 
@@ -64,7 +66,7 @@ def convert_encoder(path: Path) -> StaticGraph:
     return _finished(loaded, matmuls)
 
 
-def _rows_of_one_token(graph: ir.Graph) -> None:
+def rows_of_one_token(graph: ir.Graph) -> None:
     """Rows of tokens [N,D] become [N,1,D], as the attention wants them: for MatMulIntegerToFloat
     that is the same, and no Reshape is left between. (A float MatMul and its bias are one Gemm only
     in two dimensions.)"""

@@ -24,11 +24,13 @@ from support.graph_runs import (
 from export.cpu_static import blockwise_matmul, editing
 from export.cpu_static.blockwise_matmul import use_blockwise_matmuls
 from export.cpu_static.candidates import group_candidates
+from export.cpu_static.convert import rows_of_one_token
 from export.cpu_static.cross_attention import fuse_cross_attention
 from export.cpu_static.editing import UnfitError, remove_unused
 from export.cpu_static.embedding_table import quantize_embedding
 from export.cpu_static.encoder_attention import fuse_encoder_attention
 from export.cpu_static.integer_matmul import use_integer_matmuls
+from export.cpu_static.one_beam import use_one_beam
 from export.cpu_static.static_caches import use_static_caches
 from runtime.manifest import Role
 
@@ -191,6 +193,49 @@ def test_static_caches(random_graphs: Graphs, beams: int, length: int) -> None:
         grown = np.concatenate([cache[rows, :, :length], cache[:, :, length : length + 1]], axis=2)
         np.testing.assert_allclose(grown, expected.pop(name), atol=FP32)
     assert_close(found, expected, FP32)
+
+
+@pytest.mark.parametrize("ban_eos", [False, True])
+@pytest.mark.parametrize("ties", [False, True])
+def test_one_beam(random_graphs: Graphs, int8_logits: Path, ban_eos: bool, ties: bool) -> None:
+    """Bit for bit what the graph for beams computes of one, with far fewer nodes. ties: of every
+    logit there are some six."""
+    spec = random_graphs.spec
+    models = [load(int8_logits), load(int8_logits)]
+    for model in models:
+        if ties:
+            name = "decoder.embedding.tokens.weight.int8"
+            weight = model.graph.initializers[name]
+            assert weight.const_value is not None
+            columns = weight.const_value.numpy()[:, 8 + np.arange(spec.vocab_size) % 70]
+            weight.const_value = ir.tensor(columns, name=name)
+            name = "decoder.embedding.tokens.weight.scale"
+            model.graph.initializers[name].const_value = ir.tensor(
+                np.full(spec.vocab_size, 0.01, dtype=np.float32), name=name
+            )
+        use_integer_matmuls(model.graph)
+        rows_of_one_token(model.graph)
+        use_static_caches(model.graph, spec, row_dims=3)
+        fuse_cross_attention(model.graph, spec, row_dims=3)
+        group_candidates(model.graph, spec.vocab_size)
+        remove_unused(model.graph)
+    use_one_beam(models[1].graph)
+    nodes = [operators(model) for model in models]
+    assert len(nodes[1]) < len(nodes[0]) - 20
+    assert nodes[1].count("TopK") == 1
+    feeds = candidate_feeds(step_feeds(spec, beams=1, length=4))
+    feeds["eos_bias"] = np.full(1, -1e9 if ban_eos else 0.0, dtype=np.float32)
+    feeds |= {
+        "position": np.array([3], dtype=np.int32),
+        "beam_width": np.array([1], dtype=np.int32),
+        "cache_indirection": np.zeros((len(feeds["token_ids"]), 1, 4), dtype=np.int32),
+    }
+    expected, found = (run_graph(model, feeds) for model in models)
+    if ties:
+        assert (expected["scores"][:, 0] == expected["scores"][:, 1]).any()
+    assert expected.keys() == found.keys()
+    for name, array in expected.items():
+        np.testing.assert_array_equal(found[name], array, err_msg=name)
 
 
 def test_the_embedding_table_is_int8_and_the_logits_read_it(
