@@ -207,12 +207,12 @@ def _nan_text(capabilities: Capabilities, step: int) -> str:
 
 
 class _Step(NamedTuple):
-    """The beams that went on after a step, and where among them each source is."""
+    """The beams that went on after a step. row_of [sources]: which row each source has, where it is
+    there. token_ids, parents [B,K]."""
 
-    rows: npt.NDArray[np.intp]  # [B]: which sources were searched
-    row_of: npt.NDArray[np.int64]  # [sources]: the place of each in `rows`, where it is there
-    token_ids: IntArray  # [B,K]
-    parents: IntArray  # [B,K]
+    row_of: npt.NDArray[np.int64]
+    token_ids: IntArray
+    parents: IntArray
 
 
 class _Ended(NamedTuple):
@@ -226,11 +226,7 @@ class _Ended(NamedTuple):
 
 
 class _Found:
-    """The hypotheses that ended, and the back-pointers that spell them.
-
-    They are spelt when all have ended, step by step for all of them together: one at a time would
-    cost a large batch as much as the rest of the search.
-    """
+    """The hypotheses that ended, and the back-pointers that spell them when all have ended."""
 
     def __init__(
         self, num_sources: int, beam_size: int, options: SearchOptions, eos_id: int
@@ -241,7 +237,8 @@ class _Found:
         self._enough = 1 if beam_size == 1 else options.max_finished
         if options.sampling:
             self._enough = beam_size
-        self._num_sources = num_sources
+        self._rows: npt.NDArray[np.intp] | None = None  # of the last step
+        self._row_of = np.zeros(num_sources, dtype=np.int64)
         self._steps: list[_Step] = []
         self._ended: list[_Ended] = []
         self._counts = np.zeros(num_sources, dtype=np.int64)  # of ended
@@ -257,13 +254,10 @@ class _Found:
         done = None
         if at_limit is not None or not choice.plain:
             done = self._end(rows, choice, at_limit)
-        going = choice.going
-        if self._steps and self._steps[-1].rows is rows:
-            row_of = self._steps[-1].row_of
-        else:
-            row_of = np.empty(self._num_sources, dtype=np.int64)
-            row_of[rows] = np.arange(len(rows))
-        self._steps.append(_Step(rows, row_of, going.token_ids, going.parents))
+        if rows is not self._rows:
+            self._rows, self._row_of = rows, self._row_of.copy()
+            self._row_of[rows] = np.arange(len(rows))
+        self._steps.append(_Step(self._row_of, choice.going.token_ids, choice.going.parents))
         return done
 
     def _end(
@@ -304,40 +298,31 @@ class _Found:
                 reached.scores[places, ranks],
             )
         )
-        self._counts += np.bincount(sources, minlength=self._num_sources)
+        self._counts += np.bincount(sources, minlength=len(self._counts))
 
     def ended(self) -> list[list[Hypothesis]]:
         """Of each source, in the order in which they ended."""
-        found: list[list[Hypothesis]] = [[] for _ in range(self._num_sources)]
-        # Those that ended last come first, so that those which a step holds are the first n.
-        late_first = self._ended[::-1]
-        if not late_first:
-            return found
-        lengths = np.concatenate([np.full(len(e.sources), e.step) for e in late_first])  # no last
-        sources = np.concatenate([ended.sources for ended in late_first])
-        beams = np.concatenate([ended.parents for ended in late_first])
-        longest = int(lengths[0])
-        spelt = np.empty((len(sources), longest), dtype=np.int32)
-        holding = np.searchsorted(-lengths, -np.arange(longest), side="left")  # of each step
-        for step in reversed(range(longest)):
-            count, there = int(holding[step]), self._steps[step]
-            places = there.row_of[sources[:count]] * self._beam_size + beams[:count]
-            spelt[:count, step] = there.token_ids.take(places)
-            beams[:count] = there.parents.take(places)
-        texts = spelt.tolist()
-        end = len(sources)
+        found: list[list[Hypothesis]] = [[] for _ in self._counts]
+        # Lists, since single numbers of an array take several times as long.
+        steps = [
+            (step.row_of.tolist(), step.token_ids.ravel().tolist(), step.parents.ravel().tolist())
+            for step in self._steps
+        ]
         for ended in self._ended:
-            end -= len(ended.sources)
-            records = zip(ended.sources, ended.token_ids, ended.sums, strict=True)
-            for place, (source, last, sum_log_prob) in enumerate(records, start=end):
-                finished = int(last) == self._eos_id
-                token_ids = texts[place][: ended.step] + ([] if finished else [int(last)])
+            before = steps[: ended.step][::-1]
+            arrays = (ended.sources, ended.parents, ended.token_ids, ended.sums)
+            for source, beam, last, sum_log_prob in zip(*(a.tolist() for a in arrays), strict=True):
+                token_ids = [] if last == self._eos_id else [last]
+                for row_of, tokens, parents in before:
+                    place = row_of[source] * self._beam_size + beam
+                    token_ids.append(tokens[place])
+                    beam = parents[place]
                 found[source].append(
                     Hypothesis(
-                        token_ids=tuple(token_ids),
-                        score=normalise(float(sum_log_prob), ended.step + 1, self._options),
-                        sum_log_prob=float(sum_log_prob),
-                        finished=finished,
+                        token_ids=tuple(reversed(token_ids)),
+                        score=normalise(sum_log_prob, ended.step + 1, self._options),
+                        sum_log_prob=sum_log_prob,
+                        finished=last == self._eos_id,
                     )
                 )
         return found
