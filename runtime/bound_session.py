@@ -11,12 +11,16 @@ import onnxruntime
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_c
 
 from runtime.errors import BackendError
+from runtime.heap import trim_heap
 from runtime.manifest import ModelSpec, Precision, Role
 from runtime.ort_session import check_contract, first_line, load_session, session_options
 from runtime.placement import CPU, OrtTensor
 from runtime.static_contract import static_inputs, static_outputs
 
 _RUN_OPTIONS = onnxruntime.RunOptions()
+_SHRINK = onnxruntime.RunOptions()
+_SHRINK.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
+"""Frees the session's memory after the run: an encoder runs once for many steps."""
 
 Tensors = Mapping[str, OrtTensor]
 
@@ -39,6 +43,7 @@ class BoundSession:
         if role == "encoder":
             # It runs once for many steps: its idle threads must not spin against the steps'.
             options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        self.run_options = _SHRINK if role == "encoder" else _RUN_OPTIONS
         session = load_session(str(path), path.name, CPU, options, None)
         inputs = static_inputs(role, model, precision)
         outputs = static_outputs(role, model, precision)
@@ -46,6 +51,7 @@ class BoundSession:
         self.name = path.name
         self.session: Any = session._sess  # what an IOBinding of ONNX Runtime's own is made for
         self.inputs = [tensor.name for tensor in inputs]
+        trim_heap()  # what folding and packing the weights took
 
     def bind(self, inputs: Tensors, outputs: Tensors) -> Binding:
         """Ties tensors to the graph. More inputs may be given than it has. Outputs that are not
@@ -68,7 +74,7 @@ class Binding:
         """Reads the inputs as they are now, writes the outputs. Raises BackendError."""
         session = self._session
         try:
-            session.session.run_with_iobinding(self._binding, _RUN_OPTIONS)
+            session.session.run_with_iobinding(self._binding, session.run_options)
         except Exception as error:  # ONNX Runtime's errors share no root
             raise BackendError(
                 f"ONNX Runtime {onnxruntime.__version__} failed in {session.name} "

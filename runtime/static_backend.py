@@ -38,6 +38,7 @@ from runtime.bound_session import Binding, BoundSession
 from runtime.bundle import Bundle
 from runtime.errors import BackendError
 from runtime.graph_contract import BANNED, EOS_BIAS, POSITION, SRC_MASK, SUM_LOG_PROBS, TOKEN_IDS
+from runtime.heap import trim_heap
 from runtime.manifest import ModelSpec, Precision, SpecialTokenIds
 from runtime.sources import check_lengths, pad_to_multiple
 from runtime.static_contract import CACHE_INDIRECTION, GREEDY, VARIANT
@@ -161,6 +162,8 @@ class StaticBackend:
         workspace.src_ids[:] = ids
         workspace.arrays[SRC_MASK][:] = mask
         workspace.encode.run()
+        if not workspace.is_small:
+            trim_heap()  # what the encoder took
         state = _State(
             max_length=max_length,
             length=0,

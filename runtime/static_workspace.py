@@ -1,8 +1,8 @@
 """The memory of a batch shape, bound once to the graphs of variant `cpu_static`; and a pool of it.
 
 Binding some fifty tensors and making their arrays takes as long as a step of a small model, so that
-small workspaces wait, as they are, for the next batch of their shape. Large ones only hand on their
-memory, which serves any shape.
+small workspaces wait, as they are, for the next batch of their shape. Large ones give their memory
+back to the system: what that takes is little beside their steps.
 
 Letters: B sentences, S source length, K beams, N = B*K, H heads, Dh head_dim, M positions.
 """
@@ -18,7 +18,6 @@ import numpy.typing as npt
 
 from runtime.backend import Candidates
 from runtime.bound_session import Binding, BoundSession, Tensors, borrow
-from runtime.buffer_pool import Block, BufferPool
 from runtime.graph_contract import (
     CANDIDATE_IDS,
     EOS_BIAS,
@@ -94,7 +93,7 @@ class StepBinder:
 class StaticWorkspace:
     """All that the graphs read and write of one batch, at one time of one batch only.
 
-    arrays: by name; the caches and cross_k, cross_v lie in `block`, whose content is whatever it
+    arrays: by name; the caches and cross_k, cross_v lie in one block, whose content is whatever it
     was. encode, step: run the graphs on them. found: what a step has found, the same arrays always.
     """
 
@@ -104,17 +103,18 @@ class StaticWorkspace:
         model: ModelSpec,
         encoder: BoundSession,
         step: BoundSession,
-        block: Block | None = None,
     ) -> None:
         self.shape, self.step_session = shape, step
-        self.block = np.empty(num_floats(shape, model), np.float32) if block is None else block
         self.binder = StepBinder(model)
-        self.arrays: Arrays = {}
-        start = 0
-        for name, dims in _cache_dims(shape, model).items():
-            end = start + math.prod(dims)
-            self.arrays[name] = self.block[start:end].reshape(dims)
-            start = end
+        dims = _cache_dims(shape, model)
+        self.num_floats = sum(map(math.prod, dims.values()))
+        block = np.empty(self.num_floats, dtype=np.float32)
+        ends = np.cumsum([math.prod(sizes) for sizes in dims.values()])
+        parts = np.split(block, ends[:-1])
+        self.arrays: Arrays = {
+            name: part.reshape(sizes)
+            for (name, sizes), part in zip(dims.items(), parts, strict=True)
+        }
         sentences, beam_size, source, positions = shape
         self._own_rows = np.arange(beam_size, dtype=np.int32)[None, :, None]
         self.arrays |= {
@@ -138,6 +138,11 @@ class StaticWorkspace:
         )
         self.step = self.binder.bind(step, tensors)
         self.found = candidates_in(self.arrays)
+
+    @property
+    def is_small(self) -> bool:
+        """Whether it is kept as it is."""
+        return self.num_floats <= KEPT_FLOATS
 
     def start(self) -> None:
         """Every beam's past lies in its own row again."""
@@ -164,11 +169,6 @@ def candidates_in(arrays: Arrays) -> Candidates:
     )
 
 
-def num_floats(shape: Shape, model: ModelSpec) -> int:
-    """That the caches take together."""
-    return sum(map(math.prod, _cache_dims(shape, model).values()))
-
-
 def _cache_dims(shape: Shape, model: ModelSpec) -> dict[str, tuple[int, int, int, int]]:
     heads, head_dim = model.num_heads, model.head_dim
     cache = (shape.sentences * shape.beam_size, heads, shape.positions, head_dim)
@@ -182,7 +182,6 @@ class StaticWorkspacePool:
 
     def __init__(self, model: ModelSpec) -> None:
         self._model = model
-        self._blocks = BufferPool()
         self._kept: list[StaticWorkspace] = []  # the one that came back last is last
         # A state can be collected, and give back, at any time: while the lock is held too.
         self._lock = threading.RLock()
@@ -195,17 +194,12 @@ class StaticWorkspacePool:
                 kept = self._kept[index]
                 if kept.shape == shape and kept.step_session is step:
                     return self._kept.pop(index)
-        size = num_floats(shape, self._model)
-        block = None if size <= KEPT_FLOATS else self._blocks.take(size)
-        return StaticWorkspace(shape, self._model, encoder, step, block)
+        return StaticWorkspace(shape, self._model, encoder, step)
 
     def give(self, workspace: StaticWorkspace) -> None:
-        """Takes back what no batch uses any more."""
-        if len(workspace.block) > KEPT_FLOATS:
-            self._blocks.give(workspace.block)
-            return
+        """Takes back what no batch uses any more; lets it go if it is large."""
         with self._lock:
-            if not self._closed:
+            if workspace.is_small and not self._closed:
                 self._kept.append(workspace)
                 del self._kept[:-KEPT_SHAPES]
 
@@ -214,4 +208,3 @@ class StaticWorkspacePool:
         with self._lock:
             self._closed = True
             self._kept.clear()
-        self._blocks.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -100,17 +101,28 @@ def test_a_small_workspace_waits_for_the_next_batch_of_its_shape(backend: Static
     assert first.arrays["src_mask"][:, 6:].tolist() == [[False] * 6, [True] * 4 + [False] * 2]
 
 
-def test_the_memory_of_a_large_workspace_serves_any_shape(
+def test_a_large_workspace_is_let_go(
     backend: StaticBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(static_workspace, "KEPT_FLOATS", 0)
+    monkeypatch.setattr(static_workspace, "KEPT_FLOATS", 1000)
     sources = some_sources(np.random.default_rng(1), [6, 9], 300)
     state: Any = backend.begin(*pad_sources(sources, 0), 2, 20)
-    address = state.workspace.block.ctypes.data
+    gone = weakref.ref(state.workspace)
     del state
     gc.collect()
-    state = backend.begin(*pad_sources(sources[:1], 0), 2, 20)
-    assert state.workspace.block.ctypes.data == address
+    assert gone() is None
+
+
+def test_a_closed_backend_keeps_no_workspace(random_graphs: Graphs, directory: Path) -> None:
+    backend = open_static(random_graphs, directory, "fp32")
+    sources = some_sources(np.random.default_rng(1), [6, 9], 300)
+    states: list[Any] = [backend.begin(*pad_sources(sources, 0), 2, 20) for _ in range(2)]
+    gone = [weakref.ref(state.workspace) for state in states]
+    del states[0]
+    backend.close()
+    states.clear()
+    gc.collect()
+    assert [one() for one in gone] == [None, None]
 
 
 @pytest.mark.parametrize("beam_size", [1, 3])
