@@ -130,7 +130,8 @@ def _judge_sizes(subjects: Mapping[str, Any]) -> list[Verdict]:
     )
     for key, label, at_most in (
         ("disk_bytes", "disk", MAX_DISK),
-        ("rss_used", "memory above the libraries'", MAX_RSS),
+        ("rss_used", "memory above the libraries', once it has translated,", MAX_RSS),
+        ("rss_peak", "memory above the libraries', at its peak,", MAX_RSS),
     ):
         text = f"INT8: {label} at most {at_most:g} times CTranslate2 int8's"
         if not ours or not theirs:

@@ -17,12 +17,14 @@ from runtime.options import SearchOptions
 @dataclass(frozen=True, kw_only=True)
 class Footprint:
     """Bytes of resident memory above those of the same process with the same libraries and nothing
-    loaded: once loaded, and once it has translated. rss_total: all that the process then takes.
+    loaded: once loaded, once it has translated, and the most it ever had. rss_total: all that the
+    process takes once it has translated.
     disk_bytes: the files that it reads, tokenizers included."""
 
     load_seconds: float
     rss_loaded: int
     rss_used: int
+    rss_peak: int
     rss_total: int
     disk_bytes: int
     description: dict[str, Any]
@@ -44,11 +46,12 @@ def measure_footprint(
         loaded = worker.open(setting)
         for lines in batches:
             worker.translate(lines, options, setting)
-        used = worker.rss()
+        used, peak = worker.rss(), worker.peak_rss()
     return Footprint(
         load_seconds=loaded.seconds,
         rss_loaded=loaded.rss_after - loaded.rss_before,
         rss_used=used - loaded.rss_before,
+        rss_peak=peak - loaded.rss_before,
         rss_total=used,
         disk_bytes=disk_bytes(subject, materials, loaded.description),
         description=loaded.description,

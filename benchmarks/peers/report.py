@@ -69,8 +69,8 @@ def _workload(block: Mapping[str, Any], workload: Mapping[str, Any]) -> str:
 
 def _subjects(record: Mapping[str, Any]) -> str:
     header = [
-        ("", "BLEU", "chrF", "memory MB", "", "process", "load", "disk"),
-        ("", "", "", "loaded", "used", "MB", "s", "MB"),
+        ("", "BLEU", "chrF", "memory MB", "", "", "load", "disk"),
+        ("", "", "", "loaded", "used", "peak", "s", "MB"),
     ]
     rows = []
     for found in record["subjects"].values():
@@ -80,7 +80,7 @@ def _subjects(record: Mapping[str, Any]) -> str:
                 found["label"],
                 "-" if quality is None else f"{quality['bleu']:.2f}",
                 "-" if quality is None else f"{quality['chrf']:.2f}",
-                *(f"{footprint[key] / 1e6:.1f}" for key in ("rss_loaded", "rss_used", "rss_total")),
+                *(f"{footprint[key] / 1e6:.1f}" for key in ("rss_loaded", "rss_used", "rss_peak")),
                 f"{footprint['load_seconds']:.2f}",
                 f"{footprint['disk_bytes'] / 1e6:.2f}",
             )

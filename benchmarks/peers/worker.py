@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -100,6 +101,11 @@ class Worker:
     def rss(self) -> int:
         """Bytes of resident memory now."""
         size: int = self._ask("rss")
+        return size
+
+    def peak_rss(self) -> int:
+        """Bytes of resident memory at most, so far."""
+        size: int = self._ask("peak_rss")
         return size
 
     def close(self) -> None:
@@ -191,6 +197,15 @@ class _Child:
             raise missing_peer(error) from error
         size: int = psutil.Process().memory_info().rss
         return size
+
+    def peak_rss(self) -> int:
+        """Where the system doesn't keep it, what there is now. (getrusage's would be the parent's
+        as well.)"""
+        with contextlib.suppress(OSError):
+            for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
+                if line.startswith("VmHWM:"):
+                    return max(self.rss(), int(line.split()[1]) * 1024)
+        return self.rss()
 
     def _peer(self, setting: Setting | None) -> Peer:
         key = None if setting is None else setting.model_key

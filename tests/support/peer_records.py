@@ -56,6 +56,7 @@ def subject(name: str, bleu: float | None, disk: int, rss: int) -> dict[str, Any
             "load_seconds": 0.1,
             "rss_loaded": rss // 2,
             "rss_used": rss,
+            "rss_peak": rss + 10_000_000,
             "rss_total": rss + 50_000_000,
             "disk_bytes": disk,
             "description": {},

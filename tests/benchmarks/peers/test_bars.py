@@ -33,7 +33,7 @@ def test_bars_name_workloads_that_there_are() -> None:
 
 
 def test_what_is_fast_enough_holds() -> None:
-    assert verdicts(small(1.6, 1.3)) == {True: 6 + 3 + 2}
+    assert verdicts(small(1.6, 1.3)) == {True: 6 + 3 + 3}
 
 
 def test_each_bar_is_judged_by_its_own_figure() -> None:
@@ -53,15 +53,15 @@ def test_what_was_not_measured_is_told() -> None:
     record["threads"] = record["threads"][:1]
     del record["threads"][0]["workloads"]["1x1"]
     record["subjects"] = {}
-    assert verdicts(record) == {True: 2 + 2, None: 4 + 1 + 2}
-    assert verdicts(records.record("tiny", [], subjects={})) == {None: 2}
+    assert verdicts(record) == {True: 2 + 2, None: 4 + 1 + 3}
+    assert verdicts(records.record("tiny", [], subjects={})) == {None: 3}
 
 
 def test_quality_and_sizes_of_a_trained_model() -> None:
     ratios = {"leanseq-int8": 1.4, "leanseq-fp32": 1.3}
     blocks = [records.block(n, n > 1, {"file": ratios}) for n in (1, 2)]
     record = records.record("trained", blocks)
-    assert verdicts(record) == {True: 2 + 1 + 1 + 2}
+    assert verdicts(record) == {True: 2 + 1 + 1 + 3}
     name = "leanseq-int8"
     record["subjects"][name] = records.subject(name, 39.85, 12_000_000, 46_000_000)
     found = [verdict for verdict in judge(record) if not verdict.holds]
@@ -75,12 +75,12 @@ def test_quality_and_sizes_of_a_trained_model() -> None:
 
 
 def test_cost_is_judged_by_its_fastest_term() -> None:
-    assert verdicts(small(1.6, 1.3, cost=records.cost(0.05))) == {True: 13}
+    assert verdicts(small(1.6, 1.3, cost=records.cost(0.05))) == {True: 14}
     record = small(1.6, 1.3, cost=records.cost(0.2))
     (failed,) = [verdict for verdict in judge(record) if not verdict.holds]
     assert failed.found == "20% at 128"
     record["cost"]["lengths"] = {}
-    assert verdicts(record) == {True: 12, None: 1}
+    assert verdicts(record) == {True: 13, None: 1}
 
 
 def test_text_tells_everything() -> None:
@@ -99,7 +99,7 @@ def test_text_tells_everything() -> None:
     assert "DOES NOT HOLD  small 1x1, 1 thread, INT8" in text
     assert "found 1.38 (1.18-1.58, 100 pairs)" in text
     lines = text.splitlines()
-    assert lines[-1] == "bars: 8 hold, 5 do not, 0 not measured"
+    assert lines[-1] == "bars: 9 hold, 5 do not, 0 not measured"
     record["what"]["rounds"] = 2
     assert render(record).splitlines()[-1] == "fewer than 5 rounds: these verdicts say little"
     trained = render(records.record("trained", [], bars=[]))

@@ -141,7 +141,7 @@ def test_a_trained_bundle_is_measured(prepared: Any, tmp_path: Path) -> None:
     assert all(found["quality"]["bleu"] >= 0 for found in record["subjects"].values())
     int8, fp32 = (record["subjects"][f"ctranslate2-{n}"]["footprint"] for n in ("int8", "float32"))
     assert int8["disk_bytes"] < fp32["disk_bytes"]
-    assert len(record["bars"]) == 3 + 1 + 2
+    assert len(record["bars"]) == 3 + 1 + 3
     assert (tmp_path / "peers.png").is_file()
 
 
