@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from pathlib import Path
 from typing import Any
 
@@ -53,8 +54,11 @@ def peers_command(json_path: Path | None, plot_path: Path | None, **options: Any
 
     run = make_run(**options)
     plots = Plots.of(run, plot_path)
+    if json_path is not None:
+        check_writable(json_path, "--json")
     record = measure_peers(run)
     if json_path is not None:
+        json_path.parent.mkdir(parents=True, exist_ok=True)
         json_path.write_text(json.dumps(record, ensure_ascii=False) + "\n", encoding="utf-8")
     click.echo(render(record))
     plots.draw(record)
@@ -103,6 +107,7 @@ class Plots:
         chosen = path or RESULTS / f"peers-{name}.png"
         if pareto or run.cost:
             check_plot_path(chosen)
+            check_writable(chosen, "--plot")
         return cls(chosen, pareto=pareto, cost=run.cost)
 
     def draw(self, record: Any) -> None:
@@ -115,6 +120,18 @@ class Plots:
         if self.cost:
             plot_cost(record["cost"], cost_path(self.path))
             logger.info("cost: %s", cost_path(self.path))
+
+
+def check_writable(path: Path, flag: str) -> None:
+    """Raises OptionError where no file can be written there, in directories that may be yet to be
+    made: before minutes of measuring. Nothing is made or changed.
+    """
+    place = next(p for p in (path, *path.absolute().parents) if p.exists())
+    file = place == path
+    if path.is_dir() or not (file or place.is_dir()) or not os.access(place, os.W_OK):
+        raise OptionError(
+            f"{flag} is {path}, which can't be written; name a file in a directory that can"
+        )
 
 
 def _refuse(names: list[str], other: str) -> None:

@@ -5,6 +5,7 @@ Nothing here imports torch, onnxruntime or ctranslate2 before a subject needs it
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,8 @@ from runtime.translator import Translator
 
 if TYPE_CHECKING:
     from model.transformer import Transformer
+
+logger = logging.getLogger(__name__)
 
 Group = Literal["fp32", "int8"]
 """What is compared with what: each group has its CTranslate2."""
@@ -104,21 +107,42 @@ class Peer(Protocol):
 
 
 def choose_subjects(names: Sequence[str], bundle: Bundle) -> list[Subject]:
-    """By name, in the order of SUBJECTS; all where none are named.
+    """By name, in the order of SUBJECTS. Where none are named all that the bundle has graphs for:
+    one that was packed for one precision has fewer; says which are left out.
 
-    Raises OptionError for a name that there is not, BundleError where the bundle lacks a precision.
+    Raises OptionError for a name that there is not, BundleError where the bundle lacks the graphs
+    of one that is named, or of all.
     """
     for name in names:
         if name not in SUBJECTS:
             raise OptionError(f"subject {name!r} is unknown; expected one of {', '.join(SUBJECTS)}")
     chosen = [subject for name, subject in SUBJECTS.items() if not names or name in names]
-    lacking = {subject.group for subject in chosen} - set(bundle.precisions())
-    if lacking:
+    lacking = {subject: what for subject in chosen if (what := _lacks(subject, bundle))}
+    what = ", ".join(sorted(set(lacking.values())))
+    left = [subject for subject in chosen if subject not in lacking]
+    if lacking and (names or not left):
         raise BundleError(
-            f"{bundle.path} holds no graphs in {', '.join(sorted(lacking))}, which is to be "
-            "measured; build it with `python -m export build --int8`, or name other --subjects"
+            f"{bundle.path} holds no graphs in {what}, which is to be measured; build it with "
+            "`python -m export build --int8`, or name other --subjects"
         )
-    return chosen
+    if lacking:
+        logger.warning(
+            "%s holds no graphs in %s: not measured are %s",
+            bundle.path, what, ", ".join(subject.name for subject in lacking),
+        )  # fmt: skip
+    return left
+
+
+def _lacks(subject: Subject, bundle: Bundle) -> str:
+    """What graphs the bundle would have to hold for it; empty where it does.
+
+    A peer that reads the checkpoint alone is there to be compared with ours of the same precision.
+    """
+    if subject.group not in bundle.precisions():
+        return subject.group
+    portable = {g.role for g in bundle.graphs_of(subject.group) if g.variant == "portable"}
+    plain = subject.name.startswith("plain-") and portable != {"encoder", "decoder_step"}
+    return f"portable {subject.group}" if plain else ""
 
 
 def import_libraries(name: str) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from support.bundles import Graphs
+from support.static_graphs import open_static, write_static
 from support.tiny_model import trained_corpus
 
 from runtime.manifest import Precision
@@ -45,3 +48,29 @@ def test_workers_match_one_worker_in_every_bit(
     for workers, threads in ((2, 1), (3, 2)):
         found = translate(*given, workers=workers, threads=threads, options=options)
         assert found == alone, (workers, threads)  # scores too, to the last bit
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_workers_match_one_worker_over_graphs_for_cpus(
+    trained_graphs: Graphs, tokenizer: Tokenizer, lines: list[str], tmp_path: Path,
+    precision: Precision,
+) -> None:  # fmt: skip
+    """One backend serves all of them: its workspaces go from one search to another, of other
+    shapes, and grow while others run."""
+    write_static(trained_graphs, tmp_path, precision)
+    with Translator(
+        ScheduledBackends(open_static(trained_graphs, tmp_path, precision), Schedule(workers=3)),
+        tokenizer,
+        trained_graphs.special_ids,
+    ) as translator:
+        for beam_size, min_length in ((1, 0), (4, 0), (3, 40), (4, 0)):
+            options = SearchOptions(
+                beam_size=beam_size, num_hypotheses=beam_size, min_length=min_length
+            )
+            given = lines[:8] if min_length else lines
+            alone = [
+                translator.translate([line], options, batch_tokens=BATCH_TOKENS)[0]
+                for line in given
+            ]
+            found = translator.translate(given, options, batch_tokens=BATCH_TOKENS)
+            assert found == alone, beam_size  # scores too, to the last bit

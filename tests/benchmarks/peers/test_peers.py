@@ -11,13 +11,16 @@ import pytest
 pytest.importorskip("ctranslate2")
 
 from benchmarks.cli import cli
+from benchmarks.peers.cli import check_writable
 from benchmarks.peers.ctranslate2_peer import check_options
 from benchmarks.peers.materials import prepare, random_lines, word_tokenizer
+from benchmarks.peers.report import render
 from benchmarks.peers.rounds import Effort
 from benchmarks.peers.run import PeersRun, measure_peers
 from benchmarks.peers.settings import Setting
 from benchmarks.peers.subjects import SUBJECTS, Threads
 from benchmarks.peers.worker import Worker
+from export.pack import pack
 from model.errors import ConfigError
 from runtime.console import run
 from runtime.errors import BundleError, OptionError
@@ -104,6 +107,26 @@ def test_wrong_options_exit_with_2(
     assert text in " ".join(capfd.readouterr().err.split())
 
 
+@pytest.mark.parametrize("flag", ["--json", "--plot"])
+@pytest.mark.parametrize("place", ["", "file/below.png"])
+def test_results_that_could_not_be_written_are_refused_before_measuring(
+    flag: str, place: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("kept", encoding="utf-8")
+    path = tmp_path / place if place else tmp_path / "directory.png"
+    if not place:
+        path.mkdir()
+    # The preset is unknown too, which is found out once the measuring has begun.
+    command = ["peers", "--random", "--preset", "huge", "--cost", flag, str(path)]
+    assert run(cli, command) == 2
+    assert f"{flag} is {path}, which can't be written; name a file" in capfd.readouterr().err
+
+
+def test_results_go_to_files_and_directories_that_are_not_there_yet(tmp_path: Path) -> None:
+    check_writable(tmp_path / "new" / "newer" / "record.json", "--json")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_missing_files_exit_with_1(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     files = ["--bundle", str(GOLDEN), "--checkpoint", "x", "--src", str(tmp_path / "no.en")]
     assert run(cli, ["peers", *files]) == 1
@@ -143,6 +166,25 @@ def test_a_trained_bundle_is_measured(prepared: Any, tmp_path: Path) -> None:
     assert int8["disk_bytes"] < fp32["disk_bytes"]
     assert len(record["bars"]) == 3 + 1 + 3
     assert (tmp_path / "peers.png").is_file()
+
+
+@pytest.mark.slow
+def test_a_bundle_packed_for_int8_is_measured_in_int8_alone(
+    prepared: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    packed, source = tmp_path / "packed", tmp_path / "src"
+    pack(prepared.materials.bundle, "int8", packed)
+    source.write_text("\n".join(prepared.lines[:2]) + "\n", encoding="utf-8")
+    asked = PeersRun(
+        bundle=packed, checkpoint=prepared.materials.checkpoint, src=source, workloads=("1x1",),
+        threads=(1,), effort=Effort(rounds=1, sentences=1, batches=1),
+    )  # fmt: skip
+    record = measure_peers(asked)
+    assert set(record["subjects"]) == {"torch-int8", "ctranslate2-int8", "leanseq-int8"}
+    (block,) = record["threads"]
+    assert block["workloads"]["1x1"]["subjects"]["leanseq-int8"]["peer_ratio"]["median"] > 0
+    assert "give the same tokens: not checked, since the bundle holds no FP32" in render(record)
+    assert "that both compute the same in FP32 is not checked" in caplog.text
 
 
 @pytest.mark.slow

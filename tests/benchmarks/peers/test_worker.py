@@ -22,6 +22,7 @@ from benchmarks.peers.subjects import (
 from benchmarks.peers.worker import Worker
 from runtime.bundle import Bundle
 from runtime.errors import BackendError, BundleError, MissingExtraError, OptionError
+from runtime.manifest import Manifest
 from runtime.options import SearchOptions
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "bundle-schema-1"
@@ -139,6 +140,26 @@ def test_subjects_are_chosen_by_name(tmp_path: Path) -> None:
         BundleError, match=r"holds no graphs in fp32, int8, which is to be measured; build it with"
     ):
         choose_subjects((), lacking)
+
+
+def test_a_bundle_with_fewer_graphs_has_fewer_subjects(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    raw = copy.deepcopy(Bundle.open(GOLDEN).manifest.raw)
+    raw["graphs"] = [graph for graph in raw["graphs"] if graph["precision"] == "int8"]
+    int8 = Bundle(tmp_path, Manifest.from_json(raw))
+    names = [subject.name for subject in choose_subjects((), int8)]
+    assert names == ["torch-int8", "plain-int8", "ctranslate2-int8", "leanseq-int8"]
+    assert "no graphs in fp32: not measured are eager, plain-fp32, ctranslate2" in caplog.text
+    with pytest.raises(BundleError, match="holds no graphs in fp32, which is to be measured"):
+        choose_subjects(("leanseq-int8", "leanseq-fp32"), int8)
+    for graph in raw["graphs"]:
+        graph["variant"] = "cpu_static"
+    static = Bundle(tmp_path, Manifest.from_json(raw))
+    names = [subject.name for subject in choose_subjects((), static)]
+    assert names == ["torch-int8", "ctranslate2-int8", "leanseq-int8"]
+    with pytest.raises(BundleError, match="holds no graphs in portable int8, which"):
+        choose_subjects(("plain-int8",), static)
 
 
 @pytest.mark.parametrize(
