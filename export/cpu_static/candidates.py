@@ -52,6 +52,8 @@ def group_candidates(graph: ir.Graph, vocab_size: int) -> None:
     """Rewrites all from the logits to scores, candidate_ids and parents. Raises UnfitError."""
     if vocab_size % GROUP:
         raise UnfitError(f"the vocabulary has {vocab_size} ids, no multiple of {GROUP}")
+    if vocab_size < 2 * GROUP:
+        raise UnfitError(f"the vocabulary has {vocab_size} ids: fewer groups than candidates")
     old = _Pattern(graph)
     last = made_by(graph.outputs[0], "TopK")
     log_probs = _log_probs(graph, old, last)

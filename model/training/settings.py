@@ -17,6 +17,11 @@ Precision = Literal["auto", "fp32", "bf16"]
 
 _RESUMABLE = ("max_updates", "max_minutes", "validate_every", "patience")
 """What may differ when training goes on."""
+_TRAIN_ON = (
+    "learning_rate", "warmup", "cooldown", "label_smoothing", "r_drop", "r_drop_from", "clip_norm",
+    "average", "save_every",
+)  # fmt: skip
+"""What may differ as well once it has ended: the schedule and the loss of a second stage."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,13 +173,19 @@ class TrainingSettings:
         }
         return dataclasses.replace(PRESETS[self.preset], **layers).config(vocab_size, **changes)
 
-    def differences(self, other: TrainingSettings) -> list[str]:
-        """What forbids going on from a state of `other`: "name: theirs, now ours"."""
-        return [
-            f"{f.name}: {getattr(other, f.name)!r}, now {getattr(self, f.name)!r}"
+    def differences(self, other: TrainingSettings, *, ended: bool = False) -> list[str]:
+        """What forbids going on from a state of `other`: "name: theirs, now ours". ended: that
+        training has made all its updates."""
+        allowed = _RESUMABLE + (_TRAIN_ON if ended else ())
+        return [text for name, text in self.changes(other).items() if name not in allowed]
+
+    def changes(self, other: TrainingSettings) -> dict[str, str]:
+        """All that differs from `other`, by name: "name: theirs, now ours"."""
+        return {
+            f.name: f"{f.name}: {getattr(other, f.name)!r}, now {getattr(self, f.name)!r}"
             for f in dataclasses.fields(self)
-            if f.name not in _RESUMABLE and getattr(self, f.name) != getattr(other, f.name)
-        ]
+            if getattr(self, f.name) != getattr(other, f.name)
+        }
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)

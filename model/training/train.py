@@ -147,7 +147,9 @@ def _open_state(
             f"{out_dir} holds a training already; go on with --resume, or start anew with --force"
         )
     saved = states.load_state(out_dir)
-    different = settings.differences(saved.settings)
+    done = saved.position.updates
+    ended = saved.settings.max_updates <= done < settings.max_updates
+    different = settings.differences(saved.settings, ended=ended)
     if saved.corpus != corpus:
         different.append("the corpus: other lines")
     if different:
@@ -155,5 +157,8 @@ def _open_state(
             f"the training in {out_dir} cannot go on with other settings ({'; '.join(different)}); "
             "resume with the same ones, or start anew with --force"
         )
-    _log.info("going on after update %d", saved.position.updates)
+    _log.info("going on after update %d", done)
+    changes = settings.changes(saved.settings)
+    if changes:
+        _log.info("with other settings: %s", "; ".join(changes.values()))
     return saved

@@ -159,6 +159,13 @@ def test_a_vocabulary_that_is_no_multiple_of_a_group_is_refused(random_graphs: G
         group_candidates(model.graph, 100)
 
 
+def test_a_vocabulary_of_one_group_is_refused(random_graphs: Graphs) -> None:
+    """K rows of one group are K groups, and 2K are asked for."""
+    model = load(random_graphs.path("decoder_step"))
+    with pytest.raises(UnfitError, match="the vocabulary has 64 ids: fewer groups than candidates"):
+        group_candidates(model.graph, 64)
+
+
 @pytest.mark.parametrize(("beams", "length"), [(1, 0), (1, 6), (3, 0), (3, 1), (4, 9)])
 def test_static_caches(random_graphs: Graphs, beams: int, length: int) -> None:
     """The rows that beam_indices picks are found by indirection, and one position is written."""

@@ -337,6 +337,27 @@ def test_more_updates_can_be_asked_for_later(pairs, tmp_path: Path) -> None:
     assert result.updates == 4
 
 
+def test_a_second_stage_has_another_schedule_and_loss(pairs, tmp_path: Path, caplog) -> None:
+    """Once the first has made all its updates; and it is what its settings say."""
+    first = replace(SETTINGS, max_updates=2)
+    second = replace(first, max_updates=4, learning_rate=1e-3, r_drop=1.0, cooldown=0.5, average=1)
+    train(*pairs, first, tmp_path / "ended", quiet=True)
+    with pytest.raises(ConfigError, match=r"other settings \(learning_rate: None, now 0.001; "):
+        train(*pairs, replace(second, max_updates=2), tmp_path / "ended", resume=True, quiet=True)
+    with pytest.raises(ConfigError, match=r"other settings \(norm: 'pre', now 'post'\)"):
+        train(*pairs, replace(second, norm="post"), tmp_path / "ended", resume=True, quiet=True)
+    with caplog.at_level(logging.INFO):
+        found = train(*pairs, second, tmp_path / "ended", resume=True, quiet=True)
+    assert found.updates == 4
+    assert "with other settings: max_updates: 2, now 4; learning_rate: None, now 0.001" in (
+        caplog.text
+    )
+    settings = load_checkpoint(tmp_path / "ended").metadata["settings"]
+    assert (settings["r_drop"], settings["learning_rate"]) == (1.0, 1e-3)
+    train(*pairs, replace(first, max_updates=4), tmp_path / "plain", quiet=True)
+    assert load_checkpoint(tmp_path / "ended").sha256 != load_checkpoint(tmp_path / "plain").sha256
+
+
 def test_what_is_there_is_not_overwritten_unasked(pairs, uninterrupted: Path) -> None:
     with pytest.raises(ConfigError, match=r"holds a training already; go on with --resume"):
         train(*pairs, SETTINGS, uninterrupted, quiet=True)
