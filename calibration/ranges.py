@@ -78,13 +78,8 @@ class Ranges:
         return json.dumps(self.to_json(), indent=1, sort_keys=True, ensure_ascii=False) + "\n"
 
     def save(self, path: Path) -> None:
-        """Writes to_text(); the old file stays until the new one is whole."""
-        try:
-            write_text_atomically(path, self.to_text())
-        except OSError as error:
-            raise CalibrationError(
-                f"{path} can't be written ({error.strerror or error}); choose another --out"
-            ) from error
+        """Writes to_text(); the old file stays until the new one is whole. Raises WriteError."""
+        write_text_atomically(path, self.to_text())
 
     @classmethod
     def load(cls, path: Path) -> Self:

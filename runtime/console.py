@@ -21,7 +21,8 @@ from typing import Any
 
 import click
 
-from runtime.errors import LeanseqError, MissingExtraError
+from runtime.errors import LeanseqError, MissingExtraError, WriteError
+from runtime.os_errors import explain
 from runtime.version import __version__
 
 OUR_PACKAGES = ("runtime", "model", "export", "calibration", "benchmarks")
@@ -201,7 +202,7 @@ def _report(error: BaseException, verbose: bool) -> int:
         case BrokenPipeError():
             _forget_stdout()
             return 0
-        case OSError():
+        case OSError() | WriteError():
             _forget_stdout()  # it may be what failed, and would fail again (a full disk)
     if verbose:
         traceback.print_exception(error)
@@ -214,7 +215,7 @@ def _report(error: BaseException, verbose: bool) -> int:
         case _ if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
             text = "error: out of memory; use smaller sizes or batches, or a machine with more"
         case OSError():
-            text = f"error: {error}"
+            text = f"error: {explain(error, 'standard output' if _in_stdout(error) else None)}"
         case _:
             hint = "" if verbose else "; run again with -v for the traceback"
             text = f"internal error: {type(error).__name__}: {error}{hint}"
@@ -226,6 +227,12 @@ def _report(error: BaseException, verbose: bool) -> int:
 def _use_utf8() -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
+
+
+def _in_stdout(error: OSError) -> bool:
+    """Whether writing to stdout raised it: click.echo does that, and the flush of `run`."""
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    return error.filename is None and frame.f_globals["__name__"] in (__name__, "click.utils")
 
 
 def _forget_stdout() -> None:

@@ -7,6 +7,7 @@ every reader calls, puts the old one back when the kill fell between the two ren
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import os
 import shutil
@@ -17,7 +18,8 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from runtime.errors import LeanseqError
+from runtime.errors import LeanseqError, WriteError
+from runtime.os_errors import explain
 
 _RECOVERY_TIMEOUT_S = 5.0
 
@@ -60,7 +62,7 @@ def lock_directory(path: Path, timeout_s: float = 0.0) -> Iterator[None]:
             "directory"
         ) from error
     except OSError as error:
-        raise DirectoryTargetError(f"{path} can't be written: {error.strerror or error}") from error
+        raise DirectoryTargetError(f"{path} can't be written: {explain(error)}") from error
     try:
         yield
     finally:
@@ -108,16 +110,36 @@ def recover(path: Path) -> None:
 
 
 def write_text_atomically(path: Path, text: str) -> None:
-    """Writes a file through a temporary one beside it, so that a reader sees the old or the new."""
+    """As write_atomically, in UTF-8."""
+    write_atomically(path, text.encode())
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Writes a file through a temporary one beside it, so that a reader sees the old or the new.
+
+    A link stays one; a device or pipe is written to as it is. Raises WriteError where that can't be
+    done, and leaves the old.
+    """
+    try:
+        if path.exists() and not path.is_file():
+            path.write_bytes(content)
+        else:
+            _write_beside(path.resolve(), content)
+    except OSError as error:
+        raise WriteError(f"{path} can't be written: {explain(error, '')}") from error
+
+
+def _write_beside(path: Path, content: bytes) -> None:
     temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
     try:
-        with temporary.open("w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
+        with temporary.open("wb") as file:
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
     finally:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
 
 
 def _recover_locked(path: Path) -> None:

@@ -5,6 +5,7 @@
     ├── MissingExtraError             a package of an optional extra is not installed
     ├── TextError                     a tokenizer or text that cannot be used
     ├── BundleError                   a bundle that cannot be read or written
+    ├── WriteError                    an output that cannot be written, such as on a full disk
     └── BackendError                  a backend that cannot run here
         ├── UnavailableError          this machine lacks what the backend needs
         ├── EngineError               a TensorRT engine that can't be built, found or used here
@@ -52,6 +53,10 @@ class TextError(LeanseqError):
 
 class BundleError(LeanseqError):
     """A bundle that is missing, damaged, altered, locked or of another version."""
+
+
+class WriteError(LeanseqError):
+    """A file or stream that cannot be written; of what was to be replaced the old is left."""
 
 
 class BackendError(LeanseqError):

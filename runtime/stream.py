@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import math
@@ -10,18 +11,22 @@ import select
 import stat
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager
-from io import BufferedIOBase
+from io import BufferedIOBase, FileIO
 from pathlib import Path
 from typing import Any
 
-from runtime.errors import OptionError
+from runtime.errors import OptionError, WriteError
 from runtime.options import SearchOptions
+from runtime.os_errors import explain
 from runtime.translator import Translation, Translator
 
 log = logging.getLogger(__name__)
 
 _CHUNK = 1 << 16  # bytes; also what a pipe holds
 _FEW_BYTES = 1000  # a file of no more is no work for several workers
+
+Target = BufferedIOBase | FileIO
+"""What is written to: a FileIO where records of a full disk are to be taken back."""
 
 Format = Callable[[int, Translation], str]
 """(number of the line, from 1; its translation) -> text without the final line break."""
@@ -30,7 +35,7 @@ Format = Callable[[int, Translation], str]
 def translate_stream(
     translator: Translator,
     source: BufferedIOBase,
-    target: BufferedIOBase,
+    target: Target,
     options: SearchOptions,
     *,
     batch_tokens: int,
@@ -39,7 +44,9 @@ def translate_stream(
     """Translates source into target, one record a line, in order.
 
     Whatever can be read without waiting is translated together and flushed as it gets ready, so a
-    slow pipe or a terminal is answered line by line, and an interruption loses little.
+    slow pipe or a terminal is answered line by line, and an interruption loses little. Raises
+    WriteError where target can't take a record, as on a full disk: a file then holds those before
+    it, whole.
     """
     number = 0
     reads = read_lines(source)
@@ -51,11 +58,39 @@ def translate_stream(
         )
         try:
             for number, translation in enumerate(translations, start=number + 1):  # noqa: B020
-                target.write(line_format(number, translation).encode() + b"\n")
-                target.flush()
+                _write_record(target, line_format(number, translation).encode() + b"\n")
         finally:
             if isinstance(translations, Generator):
                 translations.close()  # if nobody reads on, no worker is to go on
+
+
+def _write_record(target: Target, record: bytes) -> None:
+    """All of it; or, in a file, nothing of it. Raises WriteError."""
+    written = 0
+    try:
+        if isinstance(target, BufferedIOBase):
+            target.write(record)
+            target.flush()
+            return
+        while written < len(record):
+            written += target.write(record[written:])
+    except BrokenPipeError:  # nobody reads on: no failure
+        raise
+    except OSError as error:
+        if isinstance(target, FileIO):
+            _take_back(target, written)
+        name = getattr(target, "name", "<stdout>")
+        name = "standard output" if name == "<stdout>" else name
+        raise WriteError(f"{name} can't be written: {explain(error, '')}") from error
+
+
+def _take_back(file: FileIO, count: int) -> None:
+    """Cuts the last `count` bytes that were written to a file, if they are its last."""
+    with contextlib.suppress(OSError):  # a device or pipe, of which nothing can be taken back
+        end = file.tell()
+        if stat.S_ISREG(os.fstat(file.fileno()).st_mode) and file.seek(0, os.SEEK_END) == end:
+            file.truncate(end - count)
+            file.seek(end - count)
 
 
 def read_lines(source: BufferedIOBase) -> Iterator[list[bytes]]:
@@ -160,11 +195,11 @@ def json_record(number: int, translation: Translation) -> dict[str, Any]:
 @contextmanager
 def open_streams(
     source_path: str, target_path: str, stdin: Any, stdout: Any
-) -> Iterator[tuple[BufferedIOBase, BufferedIOBase]]:
+) -> Iterator[tuple[BufferedIOBase, Target]]:
     """Binary streams of both paths, "-" being the given standard stream, which stays open.
 
     The target is created or emptied. Raises OptionError when both are one file, redirected or
-    named, or for a standard stream that is closed.
+    named, or for a standard stream that is closed; WriteError where the target can't be opened.
     """
     for path, stream, flag in ((source_path, stdin, "--input"), (target_path, stdout, "--output")):
         if path == "-" and stream is None:
@@ -176,11 +211,24 @@ def open_streams(
             source = stack.enter_context(Path(source_path).open("rb"))
         if _is_one_file(source, stdout.buffer if target_path == "-" else Path(target_path)):
             raise OptionError(f"--output is the input, {source_path}; write to another file")
-        if target_path == "-":
-            target = stdout.buffer
-        else:
-            target = stack.enter_context(Path(target_path).open("wb"))
-        yield source, target
+        yield source, _of_stdout(stdout) if target_path == "-" else _open(target_path, stack)
+
+
+def _open(path: str, stack: ExitStack) -> Target:
+    try:
+        return stack.enter_context(Path(path).open("wb", buffering=0))
+    except OSError as error:
+        raise WriteError(f"{path} can't be written: {explain(error, '')}") from error
+
+
+def _of_stdout(stdout: Any) -> Target:
+    """Where it is a file, one without a buffer: what a buffer holds can't be taken back."""
+    raw = getattr(stdout.buffer, "raw", None)
+    if isinstance(raw, FileIO) and stat.S_ISREG(os.fstat(raw.fileno()).st_mode):
+        stdout.flush()
+        return raw
+    found: BufferedIOBase = stdout.buffer
+    return found
 
 
 def _is_one_file(source: BufferedIOBase, target: BufferedIOBase | Path) -> bool:

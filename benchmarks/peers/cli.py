@@ -14,6 +14,7 @@ from benchmarks.peers.rounds import Effort
 from benchmarks.peers.subjects import SUBJECTS
 from benchmarks.peers.workloads import WORKLOADS
 from runtime.console import Command
+from runtime.directory import write_text_atomically
 from runtime.errors import OptionError
 
 logger = logging.getLogger(__name__)
@@ -57,10 +58,10 @@ def peers_command(json_path: Path | None, plot_path: Path | None, **options: Any
     if json_path is not None:
         check_writable(json_path, "--json")
     record = measure_peers(run)
+    click.echo(render(record))  # first: should a file fail, what took hours to measure is there
     if json_path is not None:
         json_path.parent.mkdir(parents=True, exist_ok=True)
-        json_path.write_text(json.dumps(record, ensure_ascii=False) + "\n", encoding="utf-8")
-    click.echo(render(record))
+        write_text_atomically(json_path, json.dumps(record, ensure_ascii=False) + "\n")
     plots.draw(record)
 
 

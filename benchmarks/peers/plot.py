@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 
 from benchmarks.peers.cost import Curve
 from benchmarks.peers.subjects import SUBJECTS, missing_peer
+from runtime.directory import write_atomically
 from runtime.errors import OptionError
 
 _DPI = 130
@@ -107,4 +109,6 @@ def _figure(count: int) -> tuple[Any, list[Any]]:
 
 def _save(figure: Any, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=_DPI)
+    image = io.BytesIO()
+    figure.savefig(image, format="png", dpi=_DPI)
+    write_atomically(path, image.getvalue())

@@ -10,6 +10,7 @@ import pytest
 
 from calibration.errors import CalibrationError
 from calibration.ranges import Ranges
+from runtime.errors import WriteError
 
 
 def some_ranges() -> Ranges:
@@ -76,5 +77,5 @@ def test_refuses_a_file_that_is_not_there_or_not_json(tmp_path: Path):
 
 
 def test_says_where_it_could_not_write(tmp_path: Path):
-    with pytest.raises(CalibrationError, match=r"can't be written .*; choose another --out"):
+    with pytest.raises(WriteError, match=r"can't be written: No such file .*; expected it, and"):
         some_ranges().save(tmp_path / "no" / "where.json")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -154,7 +155,10 @@ def test_a_usage_error_leaves_the_output_alone(bundle: Path, tmp_path: Path) -> 
 def test_an_output_that_cannot_be_written(bundle: Path, tmp_path: Path) -> None:
     done = leanseq("translate", "--bundle", bundle, "--output", tmp_path / "no" / "file")
     assert done.returncode == 1
-    assert done.stderr.startswith(b"error: [Errno 2] No such file or directory")
+    assert done.stderr.endswith(
+        b"no/file can't be written: No such file or directory; expected it, and the directories it "
+        b"stands in, to be there: check the name\n"
+    )
 
 
 def test_a_closed_pipe_ends_it_quietly(bundle: Path) -> None:
@@ -178,18 +182,36 @@ def test_a_closed_pipe_ends_it_quietly(bundle: Path) -> None:
     assert process.returncode == 0
 
 
+FULL = b"No space left on device; free some space there, or write elsewhere\n"
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
 def test_a_full_disk_is_an_error(bundle: Path) -> None:
-    with Path("/dev/full").open("wb") as full:
+    line = " ".join(command("translate", "--bundle", bundle))
+    for place, named in (("--output /dev/full", b"/dev/full"), (">/dev/full", b"standard output")):
         done = subprocess.run(
-            command("translate", "--bundle", bundle),
-            input=b"the cat\n",
-            stdout=full,
-            stderr=subprocess.PIPE,
-            check=False,
-            env=ENVIRONMENT,
-        )
-    assert (done.returncode, done.stderr) == (1, b"error: [Errno 28] No space left on device\n")
+            ["sh", "-c", f"exec {line} {place}"],
+            input=b"the cat\n", capture_output=True, check=False, env=ENVIRONMENT,
+        )  # fmt: skip
+        assert (done.returncode, done.stderr) == (1, b"error: %b can't be written: " % named + FULL)
+
+
+@pytest.mark.parametrize("place", ["--output {}", ">{}", ">>{}"])
+def test_a_disk_that_gets_full_holds_whole_lines(bundle: Path, tmp_path: Path, place: str) -> None:
+    """Of the second line there is room for a half."""
+    target = tmp_path / "out"
+    limited = (
+        "import os, resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (12, 12)); "
+        "os.execv(sys.argv[1], sys.argv[1:])"
+    )
+    line = shlex.join([sys.executable, "-c", limited, *command("translate", "--bundle", bundle)])
+    done = subprocess.run(
+        ["sh", "-c", f"exec {line} {place.format(target)}"],
+        input=b"the cat\nthe cat\n1\n", capture_output=True, check=False, env=ENVIRONMENT,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert b"can't be written: File too large; raise the limit" in done.stderr
+    assert target.read_text() == "the cat\n"
 
 
 def test_closed_standard_streams(bundle: Path) -> None:

@@ -4,6 +4,7 @@ import logging
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import click
 import pytest
@@ -60,8 +61,15 @@ def _raise(error: BaseException) -> Callable[[], object]:
         (
             PermissionError(13, "Permission denied", "f"),
             1,
-            "error: [Errno 13] Permission denied: 'f'\n",
+            "error: f: Permission denied; expected a place that you may use: change its "
+            "permissions, or name another\n",
         ),
+        (
+            OSError(28, "No space left on device"),
+            1,
+            "error: No space left on device; free some space there, or write elsewhere\n",
+        ),
+        (OSError("odd"), 1, "error: odd; see to that, and run it again\n"),
         *(
             (
                 error,
@@ -165,6 +173,28 @@ def test_closed_pipe_is_quiet_and_0() -> None:
         process.stdout.close()
         assert process.stderr.read() == b""
     assert process.returncode == 0
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_what_can_not_be_printed_is_told() -> None:
+    """Whatever the command, and however little it prints."""
+    program = (
+        "import sys, click; from runtime.console import group, run\n"
+        "cli = group('t', 'T.')\n"
+        "@cli.command('go')\n"
+        "def go():\n"
+        "    click.echo('x')\n"
+        "sys.exit(run(cli, ['go']))\n"
+    )
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", program], stdout=full, stderr=subprocess.PIPE, check=False
+        )
+    assert done.returncode == 1
+    assert done.stderr == (
+        b"error: standard output: No space left on device; free some space there, or write "
+        b"elsewhere\n"
+    )
 
 
 def test_without_stderr_nothing_goes_to_stdout(

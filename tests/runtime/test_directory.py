@@ -21,6 +21,7 @@ from runtime.directory import (
     replace_directory,
     write_text_atomically,
 )
+from runtime.errors import WriteError
 
 
 def write(path: Path, text: str) -> None:
@@ -122,7 +123,7 @@ def test_a_file_in_the_place_is_refused(tmp_path: Path) -> None:
 
 def test_a_parent_that_is_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "parent").write_text("a file")
-    with pytest.raises(DirectoryTargetError, match="can't be written"):
+    with pytest.raises(DirectoryTargetError, match=r"can't be written: .*; (something|expected a)"):
         write(tmp_path / "parent" / "target", "one")
 
 
@@ -138,6 +139,37 @@ def test_text_is_replaced_or_kept(tmp_path: Path) -> None:
         write_text_atomically(file, "\ud800")
     assert file.read_text() == "one\n"
     assert names(tmp_path) == ["file"]
+
+
+def test_text_that_can_not_be_written(tmp_path: Path) -> None:
+    expected = r"file can't be written: No such file or directory; expected it, and the dir"
+    with pytest.raises(WriteError, match=expected):
+        write_text_atomically(tmp_path / "nowhere" / "file", "one")
+    file = tmp_path / "file"
+    file.write_text("old")
+    script = (
+        "from pathlib import Path; from runtime.directory import write_text_atomically\n"
+        "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (4, 4))\n"
+        f"write_text_atomically(Path({str(file)!r}), 'longer than four')"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False)
+    assert b"file can't be written: File too large; raise the limit" in done.stderr
+    assert file.read_text() == "old"
+    assert names(tmp_path) == ["file"]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_text_to_a_device_leaves_it_there(tmp_path: Path) -> None:
+    with pytest.raises(
+        WriteError, match=r"/dev/full can't be written: No space left on device; fr"
+    ):
+        write_text_atomically(Path("/dev/full"), "one")
+    write_text_atomically(Path("/dev/null"), "one")
+    assert Path("/dev/null").is_char_device()
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    write_text_atomically(tmp_path / "link", "one")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "file").read_text() == "one"
 
 
 def test_a_link_is_replaced_again_and_again(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from benchmarks.peers.bars import SPEED_BARS, judge
 from benchmarks.peers.plot import check_plot_path, cost_path, plot_cost, plot_pareto
 from benchmarks.peers.report import render
 from benchmarks.peers.workloads import WORKLOADS
-from runtime.errors import MissingExtraError, OptionError
+from runtime.errors import MissingExtraError, OptionError, WriteError
 
 
 def verdicts(record: dict[str, Any]) -> Counter[bool | None]:
@@ -120,6 +120,8 @@ def test_plots_are_drawn(tmp_path: Path) -> None:
         assert file.read_bytes().startswith(b"\x89PNG")
     assert not plot_pareto(small(1.0, 1.0), tmp_path / "none.png")
     assert not (tmp_path / "none.png").exists()
+    with pytest.raises(WriteError, match=r"results can't be written: Is a directory; expected a f"):
+        plot_pareto(record, path.parent)
 
 
 def test_plots_need_a_png_and_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
