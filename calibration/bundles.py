@@ -14,6 +14,7 @@ from calibration.statistics import DEFAULT_METHOD, DEFAULT_PERCENTILE, Method
 from runtime.bundle import Bundle
 from runtime.errors import OptionError
 from runtime.manifest import ModelSpec, SpecialTokenIds
+from runtime.numbers import shown
 from runtime.options import SearchOptions
 from runtime.tokenizer import Tokenizer
 
@@ -83,7 +84,7 @@ def compare_bundle(
 
 def _read(bundle_path: Path, src: Path, sentences: int, beam_size: int) -> _Inputs:
     if sentences < 1:
-        raise OptionError(f"sentences is {sentences}; expected a whole number of at least 1")
+        raise OptionError(f"sentences is {shown(sentences)}; expected a whole number of at least 1")
     options = SearchOptions(beam_size=beam_size)
     lines = evenly_spread(read_sentences(src), sentences)
     bundle = Bundle.open(bundle_path)

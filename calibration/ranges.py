@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any, Self
 from calibration.errors import CalibrationError
 from runtime.directory import write_text_atomically
 from runtime.manifest import Role
+from runtime.numbers import is_finite
 
 FORMAT = "leanseq-ranges"
 VERSION = 1
@@ -61,14 +61,14 @@ class Ranges:
         try:
             ranges = cls(**{name: values[name] for name in cls.__dataclass_fields__})
             bounds = [bound for role in ranges.bounds.values() for bound in role.values()]
-            valid = bool(bounds) and all(math.isfinite(b) and b >= 0 for b in bounds)
+            valid = bool(bounds) and all(is_finite(b) and b >= 0 for b in bounds)
         except (KeyError, TypeError, AttributeError) as error:
             raise CalibrationError(
                 f"the ranges lack a field or have a malformed one ({error}); calibrate again"
             ) from error
         if not valid:
             raise CalibrationError(
-                "the ranges hold a bound that is negative or not finite, or no bound at all; "
+                "the ranges hold a bound that is negative or no finite number, or no bound at all; "
                 "calibrate again"
             )
         return ranges

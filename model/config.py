@@ -7,13 +7,13 @@ import later (Marian, BART, NLLB, T5) differ by a value only.
 from __future__ import annotations
 
 import dataclasses
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self, get_args
 
 from model.errors import ConfigError
 from runtime.errors import nearest_hint
+from runtime.numbers import is_finite, is_whole, shown
 
 Norm = Literal["pre", "post"]
 Positions = Literal["sinusoidal", "learned", "rotary"]
@@ -98,18 +98,20 @@ class ModelConfig:
             sizes |= {f"{side}.{name}": value for name, value in dataclasses.asdict(stack).items()}
         for name, value in sizes.items():
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise ConfigError(f"{name} is {value!r}; expected a whole number of at least 1")
+                raise ConfigError(
+                    f"{name} is {shown(value)}; expected a whole number of at least 1"
+                )
             if value >= 2**31:  # what PyTorch and ONNX hold
-                raise ConfigError(f"{name} is {value}; expected a whole number below 2**31")
+                raise ConfigError(f"{name} is {shown(value)}; expected a whole number below 2**31")
         for name in ("dropout", "ffn_dropout", "attention_dropout"):
             value = getattr(self, name)
-            if not isinstance(value, int | float) or not 0 <= value < 1:
-                raise ConfigError(f"{name} is {value!r}; expected a number from 0 to below 1")
+            if not is_finite(value) or not 0 <= value < 1:
+                raise ConfigError(f"{name} is {shown(value)}; expected a number from 0 to below 1")
         self._check_scales_and_ids()
         for name, allowed in _CHOICES.items():
             if getattr(self, name) not in allowed:
                 raise ConfigError(
-                    f"{name} is {getattr(self, name)!r}; expected one of {', '.join(allowed)}"
+                    f"{name} is {shown(getattr(self, name))}; expected one of {', '.join(allowed)}"
                 )
         if self.tying == "all" and self.src_vocab_size != self.tgt_vocab_size:
             raise ConfigError(
@@ -133,18 +135,18 @@ class ModelConfig:
             value = getattr(self, name)
             if value is None and name != "norm_eps":
                 continue
-            if not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
-                raise ConfigError(f"{name} is {value!r}; expected a finite number")
-        if not isinstance(self.position_offset, int) or self.position_offset < 0:
+            if not is_finite(value):
+                raise ConfigError(f"{name} is {shown(value)}; expected a finite number")
+        if not is_whole(self.position_offset, 0, 2**31 - 1):
             raise ConfigError(
-                f"position_offset is {self.position_offset!r}; expected a whole number of at least "
-                "0"
+                f"position_offset is {shown(self.position_offset)}; expected a whole number of at "
+                "least 0 and below 2**31"
             )
         rows = padded_size(self.tgt_vocab_size)
         for name, value in dataclasses.asdict(self.special_ids).items():
-            if not isinstance(value, int) or not 0 <= value < rows:
+            if not is_whole(value, 0, rows - 1):
                 raise ConfigError(
-                    f"special_ids.{name} is {value!r}; expected a whole number from 0 to "
+                    f"special_ids.{name} is {shown(value)}; expected a whole number from 0 to "
                     f"{rows - 1}, a row of the embedding table"
                 )
 
@@ -197,7 +199,7 @@ def _build(kind: Any, values: Any, prefix: str) -> Any:
 
 def _mapping(values: Any, prefix: str) -> dict[str, Any]:
     if not isinstance(values, Mapping):
-        raise ConfigError(f"model config {prefix}: found {values!r}; expected an object")
+        raise ConfigError(f"model config {prefix}: found {shown(values)}; expected an object")
     return dict(values)
 
 

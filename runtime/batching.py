@@ -6,6 +6,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 
 from runtime.errors import OptionError
+from runtime.numbers import is_whole, shown
 
 DEFAULT_BATCH_TOKENS = 1024
 # Beams and their logits grow with sentences, not with source tokens: a bound for very short lines.
@@ -14,9 +15,9 @@ MAX_SENTENCES = 128
 
 def check_batch_tokens(batch_tokens: int) -> None:
     """Raises OptionError unless batch_tokens is a whole number of at least 1."""
-    if not isinstance(batch_tokens, int) or isinstance(batch_tokens, bool) or batch_tokens < 1:
+    if not is_whole(batch_tokens, 1):
         raise OptionError(
-            f"batch_tokens is {batch_tokens!r}; expected a whole number of at least 1"
+            f"batch_tokens is {shown(batch_tokens)}; expected a whole number of at least 1"
         )
 
 

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from runtime.errors import OptionError
+from runtime.numbers import shown
 
 MAX_THREADS = 1024
 
@@ -40,5 +41,6 @@ def check_threads(threads: int | None) -> None:
     """Raises OptionError unless it is None or a number of threads that a machine can start."""
     if threads is not None and not 1 <= threads <= MAX_THREADS:
         raise OptionError(
-            f"threads is {threads}; expected a whole number of at least 1 and at most {MAX_THREADS}"
+            f"threads is {shown(threads)}; expected a whole number of at least 1 and at "
+            f"most {MAX_THREADS}"
         )

@@ -16,6 +16,7 @@ from pathlib import PurePosixPath
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from runtime.errors import BundleError
+from runtime.numbers import is_whole, shown
 
 SCHEMA_MAJOR = 1
 SCHEMA_MINOR = 1
@@ -197,7 +198,7 @@ def read_spec(kind: type[_T], values: Mapping[str, Any]) -> _T:
     taken = {n: tuple(v) if isinstance(v, list) else v for n, v in values.items() if n in hints}
     for name, value in taken.items():
         if not _fits(value, hints[name]):
-            raise TypeError(f"{name} is {value!r}")
+            raise TypeError(f"{name} is {shown(value)}")
     return kind(**taken)
 
 
@@ -207,8 +208,8 @@ def _hints(kind: type[Any]) -> dict[str, Any]:
 
 
 def _fits(value: Any, hint: Any) -> bool:
-    """Whether a value is of a field's type. No number is negative; a Literal may be any text, since
-    later versions know more of them."""
+    """Whether a value is of a field's type. No number is negative, or too large for libraries; a
+    Literal may be any text, since later versions know more of them."""
     choices = get_args(hint)
     if get_origin(hint) is Literal:
         return isinstance(value, str)
@@ -218,7 +219,7 @@ def _fits(value: Any, hint: Any) -> bool:
         return isinstance(value, dict) and all(_fits(v, choices[1]) for v in value.values())
     if choices:
         return any(_fits(value, choice) for choice in choices)
-    return type(value) is hint and (hint is not int or value >= 0)
+    return type(value) is hint and (hint is not int or is_whole(value, 0))
 
 
 def _graph(values: Mapping[str, Any]) -> GraphSpec:

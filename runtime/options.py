@@ -9,12 +9,15 @@ from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 from runtime.errors import OptionError, nearest_hint
+from runtime.numbers import is_finite, is_whole, shown
 
 LengthPenalty = Literal["power", "gnmt"]
 
 MAX_BEAMS = 1_000_000
 MAX_LENGTH_PENALTY = 10.0
 MAX_PATIENCE = 1e6
+_MAX_LENGTH = 2**31 - 1
+_MAX_SEED = 2**128 - 1  # what a draw is keyed by (runtime.sampling)
 """Far beyond use; what is above runs out of memory or of the range of floats."""
 
 
@@ -56,10 +59,11 @@ class SearchOptions:
     def __post_init__(self) -> None:
         for name in ("beam_size", "num_hypotheses"):
             self._require_int(name, 1, MAX_BEAMS)
-        for name in ("min_length", "top_k", "seed"):
-            self._require_int(name, 0)
+        for name in ("min_length", "top_k"):
+            self._require_int(name, 0, _MAX_LENGTH)
+        self._require_int("seed", 0, _MAX_SEED)
         if self.max_length is not None:
-            self._require_int("max_length", 1)
+            self._require_int("max_length", 1, _MAX_LENGTH)
             if self.min_length > self.max_length:
                 raise OptionError(
                     f"min_length {self.min_length} is above max_length {self.max_length}; "
@@ -67,24 +71,25 @@ class SearchOptions:
                 )
         if self.length_penalty_kind not in ("power", "gnmt"):
             raise OptionError(
-                f"length_penalty_kind is {self.length_penalty_kind!r}; expected 'power' or 'gnmt'"
+                f"length_penalty_kind is {shown(self.length_penalty_kind)}; expected 'power' or "
+                "'gnmt'"
             )
         self._require_number("length_penalty", low=None)
         if abs(self.length_penalty) > MAX_LENGTH_PENALTY:
             raise OptionError(
-                f"length_penalty is {self.length_penalty!r}; expected a number from "
+                f"length_penalty is {shown(self.length_penalty)}; expected a number from "
                 f"{-MAX_LENGTH_PENALTY:g} to {MAX_LENGTH_PENALTY:g}"
             )
         self._require_number("patience", low=0.0)
         if self.patience > MAX_PATIENCE:
             raise OptionError(
-                f"patience is {self.patience!r}; expected a number above 0 and at most "
+                f"patience is {shown(self.patience)}; expected a number above 0 and at most "
                 f"{MAX_PATIENCE:g}"
             )
         self._require_number("temperature", low=0.0)
         self._require_number("top_p", low=0.0)
         if self.top_p > 1.0:
-            raise OptionError(f"top_p is {self.top_p}; expected a number above 0 and at most 1")
+            raise OptionError(f"top_p is {self.top_p:g}; expected a number above 0 and at most 1")
         if self.num_hypotheses > self.beam_size and not self.sampling:
             raise OptionError(
                 f"num_hypotheses {self.num_hypotheses} is above beam_size {self.beam_size}; "
@@ -99,21 +104,19 @@ class SearchOptions:
                 "raise patience"
             )
 
-    def _require_int(self, name: str, low: int, high: int | None = None) -> None:
+    def _require_int(self, name: str, low: int, high: int) -> None:
         value = getattr(self, name)
-        ok = isinstance(value, int) and not isinstance(value, bool) and value >= low
-        if not ok or (high is not None and value > high):
-            bound = "" if high is None else f" and at most {high:,}"
+        if not is_whole(value, low, high):
+            bound = f"at most {high:,}" if high <= _MAX_LENGTH else f"below 2**{high.bit_length()}"
             raise OptionError(
-                f"{name} is {value!r}; expected a whole number of at least {low}{bound}"
+                f"{name} is {shown(value)}; expected a whole number of at least {low} and {bound}"
             )
 
     def _require_number(self, name: str, *, low: float | None) -> None:
         value = getattr(self, name)
-        ok = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-        if not ok or (low is not None and value <= low):
+        if not is_finite(value) or (low is not None and value <= low):
             bound = "" if low is None else f" above {low:g}"
-            raise OptionError(f"{name} is {value!r}; expected a finite number{bound}")
+            raise OptionError(f"{name} is {shown(value)}; expected a finite number{bound}")
 
     @property
     def max_finished(self) -> int:

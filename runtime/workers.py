@@ -22,6 +22,7 @@ from runtime.backend import (
     IntArray,
 )
 from runtime.errors import OptionError
+from runtime.numbers import shown
 
 MAX_WORKERS = 1024
 _LAST_STEP_S = 2.0  # how long the end waits for steps that are under way: a step takes far less
@@ -121,7 +122,8 @@ def check_workers(workers: int | None) -> None:
     """Raises OptionError unless it is None or a number of threads that a machine can start."""
     if workers is not None and not 1 <= workers <= MAX_WORKERS:
         raise OptionError(
-            f"workers is {workers}; expected a whole number of at least 1 and at most {MAX_WORKERS}"
+            f"workers is {shown(workers)}; expected a whole number of at least 1 and at "
+            f"most {MAX_WORKERS}"
         )
 
 

@@ -20,6 +20,7 @@ from model.corpora import cldr
 from model.corpora.families import FAMILIES, Meaning
 from model.errors import DataError
 from runtime.errors import OptionError
+from runtime.numbers import is_whole, shown
 
 Target = Literal["de", "fr", "zh"]
 Split = Literal["train", "valid", "calibration", "test"]
@@ -69,8 +70,11 @@ class Parameters:
         lowest = {"pairs": _FEWEST_TRAIN, "seed": 0}
         for name in ("pairs", "valid", "calibration", "test", "seed"):
             value, low = getattr(self, name), lowest.get(name, _FEWEST_HELD_OUT)
-            if not isinstance(value, int) or isinstance(value, bool) or value < low:
-                raise OptionError(f"{name} is {value!r}; expected a whole number of at least {low}")
+            if not is_whole(value, low):
+                raise OptionError(
+                    f"{name} is {shown(value)}; expected a whole number of at least {low} and "
+                    "below 2**63"
+                )
 
     def size(self, split: Split) -> int:
         size: int = getattr(self, "pairs" if split == "train" else split)

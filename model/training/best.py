@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
+
+from runtime.numbers import is_finite, is_whole, shown
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,8 +21,8 @@ class Score:
 
     def __post_init__(self) -> None:
         for value in (self.loss, self.bleu, self.bleu_lc):
-            if not isinstance(value, int | float) or not math.isfinite(value):
-                raise ValueError(f"{self} holds a number that is none")
+            if not is_finite(value):
+                raise ValueError(f"the score holds {shown(value)}; expected numbers")
 
     def better_than(self, other: Score | None) -> bool:
         """By BLEU; among equals the lower loss."""
@@ -49,8 +50,8 @@ class Best:
     since: int = 0
 
     def __post_init__(self) -> None:
-        if not all(isinstance(value, int) and value >= 0 for value in (self.updates, self.since)):
-            raise ValueError(f"{self} counts something that can't be counted")
+        if not all(is_whole(value, 0) for value in (self.updates, self.since)):
+            raise ValueError("the best validation counts something that can't be counted")
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:

@@ -70,7 +70,7 @@ class Recipe:
             raise ConfigError(
                 f"recipe {name} lacks {error}; model/training/recipe.py says what one holds"
             ) from error
-        except (ConfigError, OptionError, tomllib.TOMLDecodeError, OverflowError) as error:
+        except (ConfigError, OptionError, ValueError) as error:  # of tomllib: of numbers too
             raise ConfigError(f"recipe {name} can't be used: {error}") from error
 
     def read(self, split: Split, data: Path) -> list[tuple[str, str]]:

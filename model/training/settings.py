@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Self, get_args
@@ -12,6 +11,7 @@ from typing import Any, Literal, Self, get_args
 from model.config import PRESETS, CrossScore, ModelConfig, Norm, Positions
 from model.errors import ConfigError
 from runtime.errors import nearest_hint
+from runtime.numbers import is_finite, shown
 
 Precision = Literal["auto", "fp32", "bf16"]
 
@@ -88,9 +88,11 @@ class TrainingSettings:
 
     def __post_init__(self) -> None:
         if not isinstance(self.preset, str) or self.preset not in PRESETS:
-            raise ConfigError(f"preset is {self.preset!r}; expected one of {', '.join(PRESETS)}")
+            raise ConfigError(
+                f"preset is {shown(self.preset)}; expected one of {', '.join(PRESETS)}"
+            )
         if self.precision not in get_args(Precision):
-            raise ConfigError(f"precision is {self.precision!r}; expected auto, fp32 or bf16")
+            raise ConfigError(f"precision is {shown(self.precision)}; expected auto, fp32 or bf16")
         for name in (
             "max_updates",
             "warmup",
@@ -126,15 +128,16 @@ class TrainingSettings:
         """bits: below 2**bits, what libraries hold."""
         value = getattr(self, name)
         if not isinstance(value, int) or isinstance(value, bool) or value < low:
-            raise ConfigError(f"{name} is {value!r}; expected a whole number of at least {low}")
+            raise ConfigError(
+                f"{name} is {shown(value)}; expected a whole number of at least {low}"
+            )
         if value >= 2**bits:
-            raise ConfigError(f"{name} is {value}; expected a whole number below 2**{bits}")
+            raise ConfigError(f"{name} is {shown(value)}; expected a whole number below 2**{bits}")
 
     def _require(self, name: str, ok: Callable[[float], bool], what: str) -> None:
         value = getattr(self, name)
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not number or not (ok(value) and value <= sys.float_info.max):
-            raise ConfigError(f"{name} is {value!r}; expected {what}")
+        if not is_finite(value) or not ok(value):
+            raise ConfigError(f"{name} is {shown(value)}; expected {what}")
 
     @property
     def pieces(self) -> int:

@@ -16,7 +16,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -36,6 +35,7 @@ from model.training.best import Best
 from model.training.settings import TrainingSettings
 from model.transformer import Transformer
 from runtime.errors import TextError
+from runtime.numbers import is_finite, is_whole
 from runtime.tokenizer import Tokenizer
 
 FOLDER = "training"
@@ -72,11 +72,11 @@ class Position:
             self.updates, self.epoch, self.batch, self.window_tokens, *self.snapshots,
             self.ends_at or 0,
         )  # fmt: skip
-        if not all(isinstance(value, int) and value >= 0 for value in whole):
-            raise ValueError(f"{self} counts something that can't be counted")
+        if not all(is_whole(value, 0) for value in whole):
+            raise ValueError("the position counts something that can't be counted")
         numbers = (self.seconds, self.window_nll, self.last_window or 0.0)
-        if not all(isinstance(value, int | float) and math.isfinite(value) for value in numbers):
-            raise ValueError(f"{self} holds a number that is none")
+        if not all(is_finite(value) for value in numbers):
+            raise ValueError("the position holds a number that is none")
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:

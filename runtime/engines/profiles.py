@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from runtime.errors import OptionError
 from runtime.manifest import ModelSpec, TensorSpec
+from runtime.numbers import is_whole, shown
 
 LATENCY, THROUGHPUT = 0, 1
 """Places of the two profiles: for one sentence at a time, and for batches."""
@@ -39,10 +40,9 @@ class EngineLimits:
     def __post_init__(self) -> None:
         for name, highest in _HIGHEST.items():
             value = getattr(self, name)
-            ok = isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= highest
-            if not ok:
+            if not is_whole(value, 1, highest):
                 raise OptionError(
-                    f"{name} is {value!r}; expected a whole number of at least 1 and at most "
+                    f"{name} is {shown(value)}; expected a whole number of at least 1 and at most "
                     f"{highest:,}"
                 )
 

@@ -46,11 +46,12 @@ def test_bound_of_a_tensor_and_of_one_that_is_missing():
     [
         ({"format": "other"}, "not a ranges file"),
         ({"version": 2}, "have version 2; this leanseq reads 1"),
-        ({"bounds": {"encoder": {"x": -1.0}}}, "a bound that is negative or not finite"),
-        ({"bounds": {"encoder": {"x": float("nan")}}}, "a bound that is negative or not finite"),
+        ({"bounds": {"encoder": {"x": -1.0}}}, "a bound that is negative or no finite"),
+        ({"bounds": {"encoder": {"x": float("nan")}}}, "a bound that is negative or no finite"),
         ({"bounds": {}}, "or no bound at all"),
-        ({"bounds": {"encoder": {"x": "wide"}}}, "a malformed one"),
+        ({"bounds": {"encoder": {"x": "wide"}}}, "negative or no finite number"),
         ({"bounds": [1]}, "a malformed one"),
+        ({"bounds": {"encoder": {"x": 10**400}}}, "negative or no finite"),
     ],
 )
 def test_refuses_what_is_not_whole(change: dict[str, Any], message: str):

@@ -35,7 +35,7 @@ def test_a_config_without_a_cross_score_is_the_papers() -> None:
         ({"activation": "tanh"}, "activation is 'tanh'; expected one of relu, gelu"),
         ({"src_vocab_size": 5}, "tying 'all' needs one vocabulary, found 5 source and"),
         ({"positions": "rotary", "head_dim": 7}, "rotary positions need an even head_dim, found 7"),
-        ({"norm_eps": 10**400}, "0; expected a finite number"),
+        ({"norm_eps": 10**400}, "about 400 digits; expected a finite number"),
         ({"norm_eps": None}, "norm_eps is None; expected a finite number"),
         ({"embedding_scale": "x"}, "embedding_scale is 'x'; expected a finite number"),
         ({"attention_scale": float("nan")}, "attention_scale is nan; expected a finite number"),
@@ -59,6 +59,28 @@ def test_shapes_that_cannot_be(changes, text: str) -> None:
     with pytest.raises(ConfigError) as error:
         tiny_config(**changes)
     assert text in str(error.value)
+
+
+HUGE = (10**400, -(10**400), 10**5000)
+
+
+@pytest.mark.parametrize("name", sorted(tiny_config().to_json()))
+def test_numbers_too_large_for_any_field(name: str) -> None:
+    for value in HUGE:
+        with pytest.raises(ConfigError, match=r"expected") as error:
+            ModelConfig.from_json(tiny_config().to_json() | {name: value})
+        assert len(str(error.value)) < 150
+
+
+@pytest.mark.parametrize(
+    ("part", "name"), [("encoder", "num_layers"), ("decoder", "ffn_dim"), ("special_ids", "eos_id")]
+)
+def test_numbers_too_large_for_parts(part: str, name: str) -> None:
+    values = tiny_config().to_json()
+    for value in HUGE:
+        values[part][name] = value
+        with pytest.raises(ConfigError, match=rf"{part}.{name} is a whole number of about \d+ dig"):
+            ModelConfig.from_json(values)
 
 
 def test_a_stack_names_its_side() -> None:

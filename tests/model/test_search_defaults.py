@@ -54,7 +54,9 @@ def test_what_is_told_makes_the_same_options() -> None:
     assert SearchOptions.from_json(told(options)) == options
 
 
-@pytest.mark.parametrize("values", [{"beams": 4}, {"beam_size": 0}, 3, {"beam_size": []}])
+@pytest.mark.parametrize(
+    "values", [{"beams": 4}, {"beam_size": 0}, 3, {"beam_size": []}, {"length_penalty": 10**400}]
+)
 def test_damaged_defaults(random_checkpoint: Path, values: object) -> None:
     checkpoint = dataclasses.replace(
         load_checkpoint(random_checkpoint), metadata={"search_defaults": values}

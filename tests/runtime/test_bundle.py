@@ -187,6 +187,7 @@ def _field(*path: str | int, value: Any) -> Callable[[dict[str, Any]], None]:
         _field("model", "decoder_layers", value=1.5),
         _field("model", "num_heads", value=True),
         _field("model", "max_source", value=0),
+        _field("model", "max_source", value=10**400),
         _field("special_ids", "eos", value=-1),
         _field("special_ids", "banned", value=["0"]),
         _field("text", "source_tokenizer", value=["tokenizer.model"]),

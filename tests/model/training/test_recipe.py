@@ -74,7 +74,12 @@ def test_missing_files_are_named_with_where_they_come_from(tmp_path: Path) -> No
         ('["a.tsv"]', "[1]", r"can't be used: train is \[1\]; expected one TSV, or two aligned"),
         ('["a.tsv"]', "7", "can't be used: train is 7; expected one TSV, or two aligned"),
         ('["a.tsv"]', '"ab"', "can't be used: train is 'ab'; expected one TSV, or two aligned"),
-        ("[search]", f"[search]\ntop_p = 1{'0' * 400}", "can't be used: int too large"),
+        (
+            "[search]",
+            f"[search]\ntop_p = 1{'0' * 400}",
+            "can't be used: top_p is a whole number of",
+        ),
+        ("[search]", f"[search]\ntop_k = 1{'0' * 5000}", "can't be used: Exceeds the limit"),
         ("[search]", "[[search]]", r"can't be used: search is \[.*\]; expected a table: \[search"),
         ("warmup", "preset = []\nwarmup", r"can't be used: preset is \[\]; expected one of tiny"),
         ("[settings]", "[settings", "can't be used: Expected"),

@@ -58,6 +58,14 @@ def test_settings_that_cannot_be(changes, text: str) -> None:
     assert text in str(error.value)
 
 
+@pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(TrainingSettings)])
+def test_numbers_too_large_for_any_setting(name: str) -> None:
+    for value in (10**400, -(10**400), 10**5000):
+        with pytest.raises(ConfigError, match=r"is .*; expected") as error:
+            TrainingSettings.from_json({name: value})
+        assert len(str(error.value)) < 150
+
+
 def test_json_round_trip() -> None:
     settings = demo_settings()
     assert TrainingSettings.from_json(settings.to_json()) == settings
