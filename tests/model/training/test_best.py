@@ -38,7 +38,7 @@ def test_json_round_trip() -> None:
 
 
 def test_numbers_that_are_none() -> None:
-    with pytest.raises(ValueError, match="holds a number that is none"):
+    with pytest.raises(ValueError, match="the score holds nan; expected numbers"):
         score(float("nan"))
     with pytest.raises(ValueError, match="counts something that can't be counted"):
         Best(updates=-1, score=score(1.0))
