@@ -22,6 +22,8 @@ Tying = Literal["all", "decoder", "none"]
 CrossScore = Literal["scaled_dot", "dot", "general", "concat", "additive"]
 
 VOCAB_MULTIPLE = 64
+MAX_LAYERS = 10_000
+"""Of one stack. DeepNet, the deepest known, trained 500 (Wang et al. 2022, arXiv 2203.00555)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +105,10 @@ class ModelConfig:
                 )
             if value >= 2**31:  # what PyTorch and ONNX hold
                 raise ConfigError(f"{name} is {shown(value)}; expected a whole number below 2**31")
+            if name.endswith("num_layers") and value > MAX_LAYERS:
+                raise ConfigError(
+                    f"{name} is {value:,}; expected a whole number of at most {MAX_LAYERS:,}"
+                )
         for name in ("dropout", "ffn_dropout", "attention_dropout"):
             value = getattr(self, name)
             if not is_finite(value) or not 0 <= value < 1:

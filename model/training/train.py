@@ -21,6 +21,7 @@ from model.errors import ConfigError
 from model.training import state as states
 from model.training.batching import corpus_sha256
 from model.training.distributed import ALONE, Ranks
+from model.training.memory import check_memory, memory_of
 from model.training.run import Pairs, Run, TrainingResult
 from model.training.settings import TrainingSettings
 from model.training.state import SavedState
@@ -71,6 +72,7 @@ def train(
         states.training_lock(out_dir) if ranks.first else contextlib.nullcontext(),
         torch.random.fork_rng(devices=devices),
     ):
+        check_memory(settings.model_config(settings.pieces), memory_of(ranks.device))
         corpus = corpus_sha256([*train_pairs, *valid_pairs])
         ranks.require_same("settings or corpora", f"{settings} {corpus}")
         saved = None

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from support.tiny_model import tiny_config
 
-from model.config import PRESETS, ModelConfig, SpecialIds, padded_size
+from model.config import PRESETS, ModelConfig, SpecialIds, StackConfig, padded_size
 from model.errors import ConfigError
 
 
@@ -29,6 +29,10 @@ def test_a_config_without_a_cross_score_is_the_papers() -> None:
     [
         ({"d_model": 0}, "d_model is 0; expected a whole number of at least 1"),
         ({"max_source": 1.5}, "max_source is 1.5; expected a whole number"),
+        (
+            {"encoder": StackConfig(num_layers=100_000, num_heads=4, ffn_dim=8)},
+            "encoder.num_layers is 100,000; expected a whole number of at most 10,000",
+        ),
         ({"max_target": 2**31}, "max_target is 2147483648; expected a whole number below 2**31"),
         ({"dropout": 1}, "dropout is 1; expected a number from 0 to below 1"),
         ({"dropout": "x"}, "dropout is 'x'; expected a number"),

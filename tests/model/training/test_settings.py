@@ -47,6 +47,7 @@ from model.training.settings import TrainingSettings, demo_settings
         ({"patience": 2, "cooldown": 1.0}, "patience is 2 and cooldown is 1; expected a cooldown"),
         ({"valid_lines": 0}, "valid_lines is 0; expected a whole number of at least 1"),
         ({"encoder_layers": 0}, "encoder.num_layers is 0; expected a whole number of at least 1"),
+        ({"encoder_layers": 100_000}, "encoder.num_layers is 100,000; expected a whole number of"),
         ({"decoder_layers": 1.5}, "decoder.num_layers is 1.5; expected a whole number"),
         ({"cross_score": "luong"}, "cross_score is 'luong'; expected one of scaled_dot, dot"),
         ({"vocab_size": 0}, "vocab_size is 0; expected a whole number of at least 1"),
