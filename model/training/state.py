@@ -16,21 +16,19 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
 import torch
-from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from model import redo
 from model.checkpoint import load_weights, model_weights
-from model.errors import CheckpointError, ConfigError, TrainingError
+from model.errors import CheckpointError, ConfigError
 from model.training.best import Best
 from model.training.settings import TrainingSettings
 from model.transformer import Transformer
@@ -112,28 +110,6 @@ class SavedState:
                 f"the saved training state does not fit its settings ({error}); start anew with "
                 "--force"
             ) from error
-
-
-@contextmanager
-def training_lock(directory: Path) -> Iterator[None]:
-    """Held while a training runs. Raises TrainingError if another one holds it."""
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(str(directory / ".training.lock"))
-        lock.acquire(timeout=0)
-    except Timeout:
-        raise TrainingError(
-            f"another training is writing to {directory}; wait for it, or give another --out"
-        ) from None
-    except OSError as error:
-        raise CheckpointError(
-            f"cannot write to {directory}: {error.strerror or error}; choose a directory that can "
-            "be written"
-        ) from error
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def has_state(directory: Path) -> bool:

@@ -22,6 +22,7 @@ from model.training import state as states
 from model.training.batching import corpus_sha256
 from model.training.distributed import ALONE, Ranks
 from model.training.memory import check_memory, memory_of
+from model.training.place import hold
 from model.training.run import Pairs, Run, TrainingResult
 from model.training.settings import TrainingSettings
 from model.training.state import SavedState
@@ -53,6 +54,7 @@ def train(
     each is given the same, and makes the same update. tensorboard: curves in out_dir/tensorboard,
     where it is installed. about: more metadata for the checkpoint, such as search_defaults
     (model.search_defaults).
+    Where the training can't begin, out_dir is left as it was, or not there.
     Raises OptionError (threads), ConfigError (settings, or something in the way), DataError
     (corpus), CheckpointError (files) and TrainingError (NaN, a loss that stands still, two
     trainings into one place).
@@ -69,7 +71,7 @@ def train(
     _check_ranks(ranks, settings)
     devices = [ranks.device] if ranks.device.type == "cuda" else []
     with (
-        states.training_lock(out_dir) if ranks.first else contextlib.nullcontext(),
+        hold(out_dir) if ranks.first else contextlib.nullcontext() as place,
         torch.random.fork_rng(devices=devices),
     ):
         check_memory(settings.model_config(settings.pieces), memory_of(ranks.device))
@@ -84,6 +86,8 @@ def train(
             train_pairs, valid_pairs, settings, out_dir, corpus, saved,
             quiet=quiet, ranks=ranks, tensorboard=tensorboard, about=about or {},
         )  # fmt: skip
+        if place is not None:
+            place.begun = True
         with contextlib.closing(run):
             try:
                 run.train()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import itertools
 import json
 import logging
@@ -19,6 +20,8 @@ from filelock import FileLock
 from support.event_files import points
 
 import model.training.run
+import model.training.train
+from model import redo
 from model.checkpoint import load_checkpoint, model_weights
 from model.corpora import phrases
 from model.diagnosis import stall
@@ -569,7 +572,40 @@ def test_a_loss_that_falls_does_not_stop(pairs, tmp_path: Path, monkeypatch) -> 
     assert train(*pairs, SETTINGS, tmp_path, quiet=True).updates == 10
 
 
-def test_a_vocabulary_too_large_leaves_no_checkpoint(pairs, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="vocab_size 30000 is too large"):
-        train(*pairs, replace(SETTINGS, vocab_size=30_000), tmp_path, quiet=True)
-    assert not (tmp_path / "config.json").exists()
+def test_a_training_that_can_not_begin_leaves_nothing(pairs, tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "kept").write_text("mine")
+    before = sorted(tmp_path.rglob("*"))
+    for out in (tmp_path / "new" / "newer", tmp_path / "mine"):
+        with pytest.raises(DataError, match="vocab_size 30000 is too large"):
+            train(*pairs, replace(SETTINGS, vocab_size=30_000), out, quiet=True)
+        with pytest.raises(DataError, match="no pair of the validation corpus can be used"):
+            train(pairs[0], [("", "")], SETTINGS, out, quiet=True)
+        with pytest.raises(ConfigError, match="weights needs at least"):
+            train(*pairs, replace(SETTINGS, preset="big", encoder_layers=9999), out, quiet=True)
+        with monkeypatch.context() as patch:
+            patch.setattr(redo, "_flush", full_disk)
+            with pytest.raises(CheckpointError, match="cannot write to"):
+                train(*pairs, SETTINGS, out, quiet=True)
+        assert sorted(tmp_path.rglob("*")) == before
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CheckpointError, match=r"cannot write to .*file/out"):
+        train(*pairs, SETTINGS, tmp_path / "file" / "out", quiet=True)
+    assert sorted(tmp_path.rglob("*")) == sorted([*before, tmp_path / "file"])
+
+
+def full_disk(path: Path) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_what_others_put_there_meanwhile_stays(pairs, tmp_path: Path, monkeypatch) -> None:
+    out = tmp_path / "out"
+
+    def fails(*_: object, **__: object) -> None:
+        (out / "theirs").write_text("theirs")
+        raise DataError("no")
+
+    monkeypatch.setattr(model.training.train, "Run", fails)
+    with pytest.raises(DataError, match="no"):
+        train(*pairs, SETTINGS, out, quiet=True)
+    assert [path.name for path in out.iterdir()] == ["theirs"]
