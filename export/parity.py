@@ -121,11 +121,17 @@ class ParityReport:
 
     @property
     def summary(self) -> str:
-        """One line: counts, and the largest difference of a log-probability."""
+        """One line: what was found, and beside it in brackets what is required."""
+        allowed = TOLERANCES[self.precision]
+        different = f"{self.different} different{_most(allowed.different, '.0%')}"
+        if allowed.score_loss is not None:
+            loss = f"{self.score_loss:.2g} a token{_most(allowed.score_loss)}"
+            different = f"{different}, worse by {loss}"
         return (
-            f"{self.equal} of {self.sentences} equal, {self.ties} ties, {self.different} "
-            f"different; log-probs within {self.log_prob_max:.1e} (mean {self.log_prob_mean:.1e}) "
-            f"over {self.steps} steps"
+            f"against {self.reference}, beam {self.beam_size}: {self.equal} of {self.sentences} "
+            f"equal, {self.ties} ties, {different}; log-probs over {self.steps} steps "
+            f"differ by up to {self.log_prob_max:.1e}{_most(allowed.max_log_prob)}, on average by "
+            f"{self.log_prob_mean:.1e}{_most(allowed.mean_log_prob)}"
         )
 
     def require(self) -> None:
@@ -141,6 +147,10 @@ class ParityReport:
 
     def to_json(self) -> dict[str, Any]:
         return {**dataclasses.asdict(self), "passed": self.passed, "summary": self.summary}
+
+
+def _most(bound: float | None, form: str = "g") -> str:
+    return "" if bound is None else f" (at most {bound:{form}})"
 
 
 def check_parity(

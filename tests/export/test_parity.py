@@ -50,7 +50,8 @@ def test_the_same_model_is_in_parity() -> None:
     assert report.passed
     report.require()
     assert report.summary == (
-        "4 of 4 equal, 0 ties, 0 different; log-probs within 0.0e+00 (mean 0.0e+00) over 8 steps"
+        "against fake fp32, beam 4: 4 of 4 equal, 0 ties, 0 different (at most 0%); log-probs over "
+        "8 steps differ by up to 0.0e+00 (at most 0.0001), on average by 0.0e+00 (at most 1e-05)"
     )
 
 
@@ -112,6 +113,11 @@ def test_int8_may_find_other_words_but_no_worse_ones() -> None:
     as_good = compare(nearly(6, 7, 0.01), nearly(7, 6, 0.01), "int8")
     assert (as_good.different, as_good.problems) == (4, [])
     assert as_good.score_loss == pytest.approx(0.005, rel=0.01)  # 0.01 over two tokens
+    assert as_good.summary.startswith(
+        "against fake fp32, beam 4: 0 of 4 equal, 0 ties, 4 different, worse by 0.005 a token (at "
+        "most 0.05); log-probs over 8 steps differ by up to 1.0e-02, on"
+    )
+    assert as_good.summary.endswith(" on average by 1.1e-03 (at most 0.2)")
     worse = compare(nearly(6, 7, 0.3), nearly(7, 6, 0.3), "int8")
     assert worse.score_loss == pytest.approx(0.15, rel=0.01)
     assert worse.problems == [
