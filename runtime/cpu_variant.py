@@ -19,7 +19,8 @@ def open_on_cpu(
     bundle: Bundle, *, precision: Precision = "fp32", threads: int | None = None
 ) -> Backend:
     """ONNX Runtime on the CPU over the graphs of variant `cpu_static`, or, where the bundle has
-    none or this onnxruntime can't load them, over the portable ones; says which at INFO.
+    none or this onnxruntime can't load them, over the portable ones; says which at DEBUG,
+    and warns where one is there and can't be loaded.
 
     Raises BundleError when the bundle has neither in that precision, BackendError when ONNX Runtime
     can load neither.
@@ -31,8 +32,8 @@ def open_on_cpu(
         except BackendError as error:
             log.warning("the cpu_static graphs can't be used (%s): taking the portable ones", error)
         else:
-            log.info("graphs: cpu_static, %s", precision)
+            log.debug("graphs: cpu_static, %s", precision)
             return backend
     else:
-        log.info("graphs: portable, %s (this bundle has none for CPUs alone)", precision)
+        log.debug("graphs: portable, %s (this bundle has none for CPUs alone)", precision)
     return OnnxRuntimeBackend.open(bundle, precision=precision, threads=threads)

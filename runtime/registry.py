@@ -78,7 +78,8 @@ def open_backend(
 ) -> Backend:
     """The backend of that name over the bundle's graphs.
 
-    "auto" takes the first that runs here, and logs (at INFO) which, and why none before it.
+    "auto" takes the first that runs here, and logs which (at INFO), and why none before it (at
+    DEBUG; `doctor` tells it too).
     precision None takes the backend's favourite among those the bundle holds. build: whether
     TensorRT engines may be built where none fits; without that, "tensorrt" goes on with ONNX
     Runtime, and warns.
@@ -188,8 +189,9 @@ class _Opening:
 
 def _told(name: str, backend: Backend, passed: list[str]) -> Backend:
     found = backend.capabilities
-    why = f" ({'; '.join(passed)})" if passed else ""
-    log.info("backend: %s on %s, %s%s", name, found.device, found.precision, why)
+    log.info("backend: %s on %s, %s", name, found.device, found.precision)
+    if passed:
+        log.debug("backends passed over: %s", "; ".join(passed))
     return backend
 
 

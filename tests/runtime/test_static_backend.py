@@ -248,11 +248,12 @@ def write_bundle_of(graphs: Graphs, static: Path, path: Path, *, damaged: bool =
 def test_a_cpu_takes_the_variant_made_for_it(
     random_graphs: Graphs, directory: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, logger="runtime")
+    caplog.set_level(logging.DEBUG, logger="runtime")
     bundle = write_bundle_of(random_graphs, directory, tmp_path / "bundle")
     backend = open_on_cpu(bundle, threads=1)
     assert isinstance(backend, StaticBackend)
-    assert "graphs: cpu_static, fp32" in caplog.text
+    (told,) = caplog.records
+    assert (told.levelname, told.getMessage()) == ("DEBUG", "graphs: cpu_static, fp32")
     sources = some_sources(np.random.default_rng(4), [4, 9], 300)
     options = SearchOptions(max_length=10)
     found = search(backend, sources, options, random_graphs.special_ids)
