@@ -5,7 +5,7 @@
 #
 #   BUNDLE SRC REF  a bundle built with --int8, and test lines with their references, to compare
 #                   backends on; without them the small demonstration is built (some minutes)
-#   PYTHON          an interpreter with 'leanseq[trt,train,dev]' [default: python]
+#   PYTHON          an interpreter with '.[trt,train,dev]' [default: python]
 #   OUT             where the logs go [default: gpu-results]
 #
 # 1. what is here              doctor
@@ -89,7 +89,7 @@ if [ -n "$trt" ] && [ -n "$cuda" ]; then
     skip "tests, engines and comparison" "nothing here runs on a GPU"
 else
     if [ -n "$tests" ]; then
-        skip "the tests marked gpu" "$tests (install 'leanseq[train,dev]')"
+        skip "the tests marked gpu" "$tests (pip install -e '.[train,dev]')"
     else
         # -rs: tests that are skipped are listed with their reasons.
         step gpu-tests "$PYTHON" -m pytest -m gpu -rs -s -o addopts=--import-mode=importlib

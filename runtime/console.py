@@ -22,18 +22,11 @@ from typing import Any
 import click
 
 from runtime.errors import LeanseqError, MissingExtraError, WriteError
+from runtime.extras import DEFAULT_EXTRA, EXTRA_OF
 from runtime.os_errors import explain
 from runtime.version import __version__
 
 OUR_PACKAGES = ("runtime", "model", "export", "calibration", "benchmarks")
-
-# Which extra brings a package that is not a base dependency.
-_EXTRAS = {
-    "onnxruntime": "cpu",
-    "ctranslate2": "peers",
-    "psutil": "peers",
-}
-_DEFAULT_EXTRA = "train"
 
 
 class _StderrHandler(logging.Handler):
@@ -158,7 +151,7 @@ def _missing_extra(error: ModuleNotFoundError, purpose: str) -> Exception:
     package = (error.name or "").split(".")[0]
     if not package or package in OUR_PACKAGES:
         return error
-    return MissingExtraError(package, _EXTRAS.get(package, _DEFAULT_EXTRA), purpose)
+    return MissingExtraError(package, EXTRA_OF.get(package, DEFAULT_EXTRA), purpose)
 
 
 def run(

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from runtime.errors import BackendError, DeviceMemoryError, MissingExtraError
+from runtime.extras import install_command
 
 ALIGNMENT = 256
 """Bytes: what TensorRT wants tensor addresses to be a multiple of."""
@@ -199,12 +200,12 @@ def _import_cuda_core() -> Any:
     except ImportError as error:  # it is there, but what it binds to is not
         raise BackendError(
             f"cuda-core can't be imported ({_first_line(error)}); it needs the cuda-bindings of "
-            "your CUDA version: install it with pip install 'leanseq[trt]'"
+            f"your CUDA version: install it with {install_command('trt')}"
         ) from error
     if not hasattr(core, "LegacyPinnedMemoryResource"):
         raise BackendError(
             f"cuda-core {getattr(core, '__version__', 'of this version')} is too old; expected "
-            "1.0 or newer: pip install --upgrade 'leanseq[trt]'"
+            "1.0 or newer: pip install --upgrade 'cuda-core[cu13]'"
         )
     return core
 

@@ -15,6 +15,7 @@ from typing import Any
 from runtime.bundle import Bundle
 from runtime.engines.library import load_library
 from runtime.errors import LeanseqError
+from runtime.extras import install_command
 from runtime.gpu import GpuReport, find_gpus
 from runtime.registry import BACKENDS, check_backend
 from runtime.schedule import LARGE_STEP_BYTES, Schedule, choose_schedule
@@ -26,6 +27,8 @@ PACKAGES = (
     "numpy",
     "sentencepiece",
     "click",
+    "filelock",
+    "platformdirs",
     "onnxruntime",
     "onnxruntime-gpu",
     "tensorrt",
@@ -36,9 +39,13 @@ PACKAGES = (
     "onnxscript",
     "safetensors",
     "sacrebleu",
+    "tensorboard",
+    "tqdm",
     "babel",
     "unicode-rbnf",
+    "matplotlib",
     "ctranslate2",
+    "psutil",
 )
 # What int8 and float kernels ask for, as Linux names it (x86, then ARM).
 _CPU_FLAGS = (
@@ -175,7 +182,7 @@ def find_problems(packages: dict[str, str | None]) -> list[str]:
         problems.append(
             "onnxruntime and onnxruntime-gpu are both installed and overwrite each other's files; "
             "uninstall both, then install one: pip uninstall onnxruntime onnxruntime-gpu && "
-            "pip install 'leanseq[cpu]' (or 'leanseq[gpu]')"
+            f"{install_command('cpu')} (or {install_command('gpu')})"
         )
     return problems
 
@@ -254,7 +261,7 @@ def _version(distribution: str) -> str | None:
 def _eager_report() -> BackendReport:
     # Found, not imported: runtime never loads torch.
     runs = importlib.util.find_spec("torch") is not None
-    reason = "" if runs else "torch is not installed: pip install 'leanseq[train]'"
+    reason = "" if runs else f"torch is not installed: {install_command('train')}"
     return BackendReport(name="eager", runs=runs, reason=reason)
 
 

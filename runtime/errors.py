@@ -22,6 +22,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Sequence
 
+from runtime.extras import install_command
+
 
 class LeanseqError(Exception):
     """Root of every error raised on purpose. `exit_code` is what the command line exits with."""
@@ -41,7 +43,7 @@ class MissingExtraError(LeanseqError, ImportError):
     def __init__(self, package: str, extra: str, purpose: str) -> None:
         super().__init__(
             f"{purpose} needs the package {package}, which is not installed; "
-            f"install it with: pip install 'leanseq[{extra}]'"
+            f"install it with: {install_command(extra)}"
         )
         self.package = package
         self.extra = extra

@@ -16,6 +16,7 @@ import onnxruntime
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_c
 
 from runtime.errors import OptionError, UnavailableError
+from runtime.extras import install_command
 from runtime.gpu import check_gpu
 
 OrtTensor = Any  # ort_c.OrtValue, which has no type stubs
@@ -24,7 +25,7 @@ OrtDevice = Any  # ort_c.OrtDevice
 HOST = ort_c.OrtDevice(ort_c.OrtDevice.cpu(), ort_c.OrtDevice.default_memory(), 0)
 PROVIDERS = ("cpu", "cuda")
 _CUDA = "CUDAExecutionProvider"
-_GPU_WHEEL = "pip uninstall onnxruntime onnxruntime-gpu && pip install 'leanseq[gpu]'"
+_GPU_WHEEL = f"pip uninstall onnxruntime onnxruntime-gpu && {install_command('gpu')}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from runtime.extras import install_command
+
 _log = logging.getLogger(__name__)
 
 FOLDER = "tensorboard"
@@ -58,7 +60,7 @@ class Curves:
             return cls(directory / FOLDER / _FILE.format(time=int(time.time()), pid=os.getpid()))
         except ImportError:
             _log.info(
-                "no curves for TensorBoard, which is not installed: pip install 'leanseq[train]'"
+                "no curves for TensorBoard, which is not installed: %s", install_command("train")
             )
         except OSError as error:
             _warn(directory / FOLDER, error)

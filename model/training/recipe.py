@@ -98,7 +98,8 @@ class Recipe:
         """Lines of text."""
         lines = [
             f"{self.name}: {self.title}",
-            f"  files     {', '.join(name for split in SPLITS for name in self.files[split])}",
+            f"  files     {', '.join([*self.files['train'], *self.files['valid']])}",
+            f"            {', '.join(self.files['test'])} (to score only, at the end)",
             f"  from      {self.where}",
             f"  licence   {self.licence}",
         ]

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from runtime.errors import EngineError, MissingExtraError, OptionError
+from runtime.extras import install_command
 
 LibraryName = Literal["tensorrt", "tensorrt_rtx"]
 LIBRARY_NAMES: tuple[LibraryName, ...] = get_args(LibraryName)
@@ -106,12 +107,12 @@ class Library:
             raise EngineError(
                 f"{self.label} can't build engines for {target}; it can for "
                 f"{', '.join(self.targets)}. Build on a machine with such a GPU and "
-                "`pip install 'leanseq[trt]'`"
+                f"`{install_command('trt')}`"
             )
         here = f"the GPU here is {gpu}" if gpu else "there is no GPU here"
         raise EngineError(
             f"{self.label} builds for the GPU of its machine only, and {here}, not {target}; "
-            "install tensorrt-rtx, which builds for others: pip install 'leanseq[trt-rtx]'"
+            f"install tensorrt-rtx, which builds for others: {install_command('trt-rtx')}"
         )
 
 
@@ -140,7 +141,7 @@ def load_library(name: LibraryName) -> Library:
         lacks = f" and lacks {', '.join(missing[:3])}" if missing else ""
         raise EngineError(
             f"{name} {version} is installed{lacks}; expected {'.'.join(map(str, oldest))} or a "
-            f"later version that leanseq knows: pip install -U 'leanseq[{EXTRAS[name]}]'"
+            f"later version that leanseq knows: pip install -U {name.replace('_', '-')}"
         )
     return Library(name=name, version=version, targets=_targets(module), module=module)
 
@@ -182,7 +183,7 @@ def version_tuple(version: str) -> tuple[int, ...]:
 def _broken(name: str, error: Exception) -> str:
     return (
         f"{name} is installed but can't be loaded ({str(error).strip()}); install it again: "
-        f"pip install --force-reinstall 'leanseq[{EXTRAS[name]}]'"  # type: ignore[index]
+        f"pip install --force-reinstall {name.replace('_', '-')}"
     )
 
 

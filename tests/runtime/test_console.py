@@ -44,13 +44,19 @@ def _raise(error: BaseException) -> Callable[[], object]:
             ModuleNotFoundError("No module named 'torch'", name="torch.nn"),
             1,
             "error: this command needs the package torch, which is not installed; "
-            "install it with: pip install 'leanseq[train]'\n",
+            "install it with: pip install -e '.[train]'\n",
         ),
         (
             ModuleNotFoundError("No module named 'onnxruntime'", name="onnxruntime"),
             1,
             "error: this command needs the package onnxruntime, which is not installed; "
-            "install it with: pip install 'leanseq[cpu]'\n",
+            "install it with: pip install -e '.[cpu]'\n",
+        ),
+        (
+            ModuleNotFoundError("No module named 'matplotlib'", name="matplotlib"),
+            1,
+            "error: this command needs the package matplotlib, which is not installed; "
+            "install it with: pip install -e '.[plot]'\n",
         ),
         (
             ModuleNotFoundError("No module named 'runtime.x'", name="runtime.x"),

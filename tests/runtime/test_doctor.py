@@ -2,16 +2,20 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
+import tomllib
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from support.fake_bundle import fake_entry, write_fake_bundle
+from support.tree import ROOT
 
 from runtime import doctor, gpu, registry, tensorrt_check
 from runtime.bundle import Bundle
 from runtime.doctor import (
+    PACKAGES,
     cpu_features,
     diagnose,
     engines_ahead_of_time,
@@ -57,6 +61,17 @@ def test_it_says_what_translate_picks(tmp_path: Path, monkeypatch: pytest.Monkey
     assert "nothing: this bundle has no graphs for a CPU" in render(diagnose(half))
 
 
+def test_every_package_that_an_install_brings_is_named() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    lines = list(project["dependencies"])
+    for extra, packages in project["optional-dependencies"].items():
+        lines += [] if extra == "dev" else packages
+    named = {re.split(r"[>=\[]", line)[0] for line in lines}
+    assert {"matplotlib", "tensorboard"} < named
+    assert named == set(PACKAGES)
+    assert "\n  matplotlib       " in render(diagnose())
+
+
 def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     absent = Entry(
         factory="no_such_package_at_all:x",
@@ -70,8 +85,8 @@ def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPat
     assert not report.healthy
     text = render(report)
     assert "onnxruntime      no: the no_such_package_at_all backend needs the package" in text
-    assert "pip install 'leanseq[cpu]'" in text
-    assert "eager            no: torch is not installed: pip install 'leanseq[train]'" in text
+    assert "pip install -e '.[cpu]'" in text
+    assert "eager            no: torch is not installed: pip install -e '.[train]'" in text
 
 
 ONE_GPU = GpuReport(
@@ -114,7 +129,7 @@ def test_what_a_gpu_box_can_do(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("library", "installed", "error", "text"),
     [
-        (rtx("sm89"), (), MissingExtraError, r"needs the package tensorrt, .*leanseq\[trt\]"),
+        (rtx("sm89"), (), MissingExtraError, r"needs the package tensorrt, .*'\.\[trt\]"),
         (rtx("sm89"), ("tensorrt",), MissingExtraError, r"needs the package cuda-core, .*\[trt\]"),
         (
             rtx("sm75"),
@@ -158,7 +173,7 @@ def test_engines_ahead_of_time_need_tensorrt_rtx(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(doctor, "load_library", load)
     found = engines_ahead_of_time()
     assert found.targets == ()
-    assert "pip install 'leanseq[trt-rtx]'" in found.reason
+    assert "pip install -e '.[trt-rtx]'" in found.reason
 
 
 def test_every_backend_is_told_of_with_its_reason() -> None:

@@ -70,7 +70,7 @@ def test_a_wheel_without_the_provider(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(
         UnavailableError,
         match=r"the installed onnxruntime [\d.]+ has no CUDA provider, only Azure, CPU\. .*"
-        r"pip uninstall onnxruntime onnxruntime-gpu && pip install 'leanseq\[gpu\]'",
+        r"pip uninstall onnxruntime onnxruntime-gpu && pip install -e '\.\[gpu\]'",
     ) as caught:
         place("cuda")
     assert caught.value.short == "the installed onnxruntime has no CUDA provider"
@@ -100,7 +100,7 @@ def test_libraries_that_are_missing(cuda_wheel: list[str]) -> None:
     with pytest.raises(
         UnavailableError,
         match=r"the CUDA provider of onnxruntime [\d.]+ doesn't load \(libcublasLt.so.13: .*\): "
-        r"CUDA or cuDNN are missing, .*leanseq\[gpu\]",
+        r"CUDA or cuDNN are missing, .*'\.\[gpu\]",
     ) as caught:
         check_cuda()
     assert caught.value.short == "libcublasLt.so.13 doesn't load"

@@ -76,7 +76,7 @@ def test_auto_passes_over_what_does_not_run(
     assert said(caplog, "WARNING") == []
     with pytest.raises(
         MissingExtraError,
-        match=r"the no_such_package_at_all backend needs .* pip install 'leanseq\[trt\]'",
+        match=r"the no_such_package_at_all backend needs .* pip install -e '\.\[trt\]'",
     ):
         open_backend(bundle, "absent")
     with pytest.raises(UnavailableError, match="a fake GPU is needed"):

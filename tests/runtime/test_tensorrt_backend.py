@@ -495,7 +495,7 @@ def test_without_tensorrt_the_extra_is_named(
 ) -> None:
     monkeypatch.setattr("runtime.tensorrt_check.is_installed", lambda _name: False)
     bundle = write_graph_bundle(random_graphs, tmp_path / "bundle")
-    with pytest.raises(MissingExtraError, match=r"pip install 'leanseq\[trt\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install -e '\.\[trt\]'"):
         TensorRtBackend.open(bundle)
 
 

@@ -174,5 +174,5 @@ def test_a_missing_library_is_named_with_its_extra(
     subject: str, module: str, extra: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(MissingExtraError, match=rf"package {module},.*leanseq\[{extra}\]"):
+    with pytest.raises(MissingExtraError, match=rf"package {module},.*'\.\[{extra}\]"):
         import_libraries(subject)

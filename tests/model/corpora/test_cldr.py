@@ -176,5 +176,5 @@ def test_a_missing_library_names_the_extra(package: str) -> None:
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout == (
         f"the embedded corpus of phrases needs the package {package}, which is not installed; "
-        "install it with: pip install 'leanseq[train]'\n"
+        "install it with: pip install -e '.[train]'\n"
     )

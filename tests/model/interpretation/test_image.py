@@ -112,5 +112,5 @@ def test_without_matplotlib_the_extra_is_named(
     heatmap: Heatmap, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.backends.backend_agg", None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'leanseq\[plot\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install -e '\.\[plot\]'"):
         write_image(heatmap, tmp_path / "map.png")

@@ -43,7 +43,8 @@ def test_a_recipe_of_ones_own(tmp_path: Path) -> None:
     assert recipe.settings == TrainingSettings(warmup=7)
     assert recipe.search == SearchOptions(beam_size=3)
     assert recipe.describe().split("\n")[1:] == [
-        "  files     a.tsv, b.en, b.de, c.tsv",
+        "  files     a.tsv, b.en, b.de",
+        "            c.tsv (to score only, at the end)",
         "  from      my cellar",
         "  licence   mine",
     ]

@@ -88,7 +88,7 @@ def test_a_gpu_that_the_library_can_not_build_for(
 
 def test_targets_without_the_library(gpu: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "tensorrt_rtx", None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'leanseq\[trt-rtx\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install -e '\.\[trt-rtx\]'"):
         choose_builds(["sm89"])
 
 

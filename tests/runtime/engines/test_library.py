@@ -70,7 +70,7 @@ def test_the_callers_use_no_name_that_is_not_listed(file: str) -> None:
 def test_a_library_that_is_not_installed(name: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, name, None)
     extra = {"tensorrt": "trt", "tensorrt_rtx": "trt-rtx"}[name]
-    with pytest.raises(MissingExtraError, match=rf"pip install 'leanseq\[{extra}\]'"):
+    with pytest.raises(MissingExtraError, match=rf"pip install -e '\.\[{extra}\]'"):
         load_library(name)
 
 
