@@ -4,7 +4,7 @@
     state.safetensors       weights, Adam's moments
     tokenizer.model
     snapshot-N.safetensors  the weights after N updates: of the last saves, for averaging, and of
-                            the best validation
+                            the best validation; in its metadata the SHA-256 of all of them
     history.jsonl           model.training.history
 
 The first three are replaced together (model.redo). Each snapshot is written once, before the state
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -41,6 +41,7 @@ SCHEMA = 1
 HISTORY = "history.jsonl"
 _JSON, _TENSORS, _TOKENIZER = "state.json", "state.safetensors", "tokenizer.model"
 _HASHED = (_TENSORS, _TOKENIZER)
+_HASH = "sha256"
 
 
 @dataclass(kw_only=True)
@@ -167,8 +168,10 @@ def save_snapshot(directory: Path, updates: int, model: Transformer) -> dict[str
     Raises CheckpointError if the directory cannot be written.
     """
     weights = model_weights(model)
-    name = f"snapshot-{updates}.safetensors"
-    redo.write_together(directory / FOLDER, {name: lambda target: save_file(weights, target)})
+    name, told = f"snapshot-{updates}.safetensors", {_HASH: _weights_sha256(weights)}
+    redo.write_together(
+        directory / FOLDER, {name: lambda target: save_file(weights, target, metadata=told)}
+    )
     return weights
 
 
@@ -231,8 +234,8 @@ def average_snapshots(directory: Path, updates: Sequence[int]) -> dict[str, Tens
     for count in updates:
         path = directory / FOLDER / f"snapshot-{count}.safetensors"
         try:
-            weights = load_file(path)
-        except (OSError, SafetensorError) as error:
+            weights = _load_snapshot(path)
+        except (OSError, SafetensorError, ValueError) as error:
             raise CheckpointError(
                 f"{path} cannot be read ({error}); bring it back and --resume, or train on from "
                 "the last save with a larger --max-updates"
@@ -240,6 +243,26 @@ def average_snapshots(directory: Path, updates: Sequence[int]) -> dict[str, Tens
         for name, tensor in weights.items():
             total[name] = total.get(name, torch.zeros((), dtype=torch.float64)) + tensor.double()
     return {name: (tensor / len(updates)).float() for name, tensor in total.items()}
+
+
+def _load_snapshot(path: Path) -> dict[str, Tensor]:
+    """Raises ValueError for other weights than were written; those of earlier versions of leanseq
+    don't tell."""
+    with safe_open(path, framework="pt") as file:
+        expected = (file.metadata() or {}).get(_HASH)
+        weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    if expected not in (None, _weights_sha256(weights)):
+        raise ValueError("its weights are not what was written")
+    return weights
+
+
+def _weights_sha256(weights: Mapping[str, Tensor]) -> str:
+    """Of names, shapes and values."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(weights.items()):
+        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
+        digest.update(tensor.numpy().tobytes())
+    return digest.hexdigest()
 
 
 def _remove_snapshots(folder: Path, keep: Sequence[int]) -> None:

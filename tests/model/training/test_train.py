@@ -17,6 +17,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from filelock import FileLock
+from safetensors.torch import save_file
 from support.event_files import points
 
 import model.training.run
@@ -440,10 +441,7 @@ def test_a_damaged_state(pairs, tmp_path: Path) -> None:
 
 def test_a_flipped_bit_of_a_state_is_found(pairs, uninterrupted: Path, tmp_path: Path) -> None:
     shutil.copytree(uninterrupted / "training", tmp_path / "training")
-    path = tmp_path / "training" / "state.safetensors"
-    content = bytearray(path.read_bytes())
-    content[-1000] ^= 1
-    path.write_bytes(content)
+    flip(tmp_path / "training" / "state.safetensors", -1000)
     with pytest.raises(CheckpointError, match=r"damaged \(state.safetensors is not what was writ"):
         train(*pairs, SETTINGS, tmp_path, resume=True, quiet=True)
 
@@ -542,6 +540,49 @@ def test_a_missing_snapshot_costs_its_candidate_only(
         CheckpointError, match=r"snapshot-10.safetensors cannot be read .*; bring it back and "
     ):
         train(*pairs, SETTINGS, out, resume=True, quiet=True)
+
+
+@pytest.mark.parametrize("place", [-1000, 100])  # among the weights, and among their names
+def test_a_flipped_bit_of_a_snapshot_is_found(
+    pairs, uninterrupted: Path, tmp_path: Path, caplog, place: int
+) -> None:
+    out = tmp_path / "out"
+    shutil.copytree(uninterrupted, out)
+    flip(out / "training" / "snapshot-9.safetensors", place)
+    result = train(*pairs, SETTINGS, out, resume=True, quiet=True)
+    assert result.chosen != "average of the last 2 saves"
+    assert f"average of the last 2 saves: left out, since {out}" in caplog.text
+    flip(out / "training" / "snapshot-10.safetensors", place)
+    with pytest.raises(
+        CheckpointError,
+        match=r"10.safetensors cannot be read \((its weights are not what was written|.*)\); bring",
+    ):
+        train(*pairs, SETTINGS, out, resume=True, quiet=True)
+
+
+def test_a_flipped_bit_among_weights_is_told_as_such(uninterrupted: Path, tmp_path: Path) -> None:
+    shutil.copytree(uninterrupted / "training", tmp_path / "training")
+    before = training_state.average_snapshots(tmp_path, [9])
+    flip(tmp_path / "training" / "snapshot-9.safetensors", -1000)
+    with pytest.raises(CheckpointError, match=r"read \(its weights are not what was written\); br"):
+        training_state.average_snapshots(tmp_path, [9])
+    flip(tmp_path / "training" / "snapshot-9.safetensors", -1000)
+    after = training_state.average_snapshots(tmp_path, [9])
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_a_snapshot_of_an_earlier_version_has_no_hash(tmp_path: Path) -> None:
+    (tmp_path / "training").mkdir()
+    weights = {"w": torch.tensor([1.0, 2.0])}
+    save_file(weights, tmp_path / "training" / "snapshot-3.safetensors")
+    assert torch.equal(training_state.average_snapshots(tmp_path, [3])["w"], weights["w"])
+
+
+def flip(path: Path, place: int) -> None:
+    """A bit of a file."""
+    content = bytearray(path.read_bytes())
+    content[place] ^= 1
+    path.write_bytes(content)
 
 
 @pytest.mark.parametrize(
