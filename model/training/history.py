@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -128,33 +127,6 @@ def _is_record(record: Any) -> bool:
         and all(type(n) in (int, float) and not abs(n) >= 2**63 for n in (updates, *numbers))
         and all(isinstance(text, str) for text in texts)
     )
-
-
-@dataclass(kw_only=True)
-class Window:
-    """The updates since the last line: sums over them."""
-
-    updates: int = 0
-    nll: float = 0.0
-    tokens: int = 0
-    norm: float = 0.0
-    seconds: float = 0.0
-
-    def add(self, *, nll: float, tokens: int, norm: float, seconds: float) -> None:
-        """One update. nll: of a target token."""
-        self.updates += 1
-        self.nll += nll * tokens
-        self.tokens += tokens
-        self.norm += norm
-        self.seconds += seconds
-
-    def means(self) -> dict[str, float]:
-        """As a line of the history has them."""
-        return {
-            "loss": self.nll / self.tokens,
-            "gradient_norm": self.norm / self.updates,
-            "tokens_per_second": round(self.tokens / self.seconds, 1) if self.seconds else 0.0,
-        }
 
 
 def _line(record: dict[str, Any]) -> str:

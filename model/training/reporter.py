@@ -8,33 +8,37 @@ import math
 from collections.abc import Sequence
 
 from model.training.best import Best, Score
-from model.training.history import History, Window
+from model.training.history import History
 from model.training.progress import Progress
 from model.training.selection import Scored
 from model.training.state import Position
 from model.training.validation import Validation
+from model.training.window import Window
 
 _log = logging.getLogger(__name__)
 
 
 class Reporter:
-    """Of one process of a training. history: None in those that only compute."""
+    """Of one process of a training. history: None in those that only compute. window: the updates
+    that the history has not told."""
 
-    def __init__(self, progress: Progress, history: History | None) -> None:
-        self._progress, self._history = progress, history
-        self._window, self._rate = Window(), 0.0
+    def __init__(self, progress: Progress, history: History | None, window: Window) -> None:
+        self._progress, self._history, self.window = progress, history, window
 
     def updated(self, *, nll: float, tokens: int, norm: float, rate: float, seconds: float) -> None:
         """One update: loss of a target token, target tokens, gradient norm, learning rate, time."""
-        self._window.add(nll=nll, tokens=tokens, norm=norm, seconds=seconds)
-        self._rate = rate
+        self.window.add(nll=nll, tokens=tokens, norm=norm, rate=rate, seconds=seconds)
 
     def record(self, position: Position, seconds: float, epoch: float) -> None:
         """A line of the history, of the updates since the last one."""
-        if self._window.updates and self._history is not None:
-            values = {"epoch": round(epoch, 4), "learning_rate": self._rate, **self._window.means()}
+        if self.window.updates and self._history is not None:
+            values = {"epoch": round(epoch, 4), **self.window.means()}
             self._history.add("training", position.updates, seconds, **values)
-        self._window = Window()
+        self.window = Window()
+
+    def scoring(self, name: str, number: int, count: int) -> None:
+        """One of the candidates at the end is about to be validated."""
+        self._progress.say("scoring candidate %d of %d: %s ...", number, count, name)
 
     def validated(self, position: Position, seconds: float, found: Validation) -> None:
         """position.best: that of the validations before."""

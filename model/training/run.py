@@ -7,7 +7,6 @@ what `Run` saves (model.training.state).
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import logging
 import math
 import time
@@ -20,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from model.checkpoint import load_weights, save_checkpoint
+from model.checkpoint import load_weights, model_weights, save_checkpoint
 from model.devices import has_fast_bf16
 from model.diagnosis import stall
 from model.diagnosis.watch import Update, Watch
@@ -33,14 +32,16 @@ from model.training.best import Best, Score
 from model.training.distributed import Ranks
 from model.training.gradients import GradientWorkers
 from model.training.history import RECORD_EVERY, History
+from model.training.interrupt import catch_interrupt
 from model.training.progress import Progress
 from model.training.reporter import Reporter
 from model.training.schedule import early_end, learning_rate
 from model.training.selection import Scored, candidates, choose
 from model.training.settings import TrainingSettings
-from model.training.state import Position, SavedState
+from model.training.state import Position, SavedState, weights_sha256
 from model.training.subword_dropout import EpochCorpus
 from model.training.validation import Validator
+from model.training.window import Window
 from model.transformer import Transformer
 from runtime.cores import usable_cpus
 from runtime.tokenizer import Tokenizer
@@ -150,7 +151,7 @@ class Run:
             if saved is None:  # not before all that can be wrong with settings and corpora
                 states.remove_state(out_dir)
             history = History(out_dir, updates=self.last_save, tensorboard=tensorboard)
-        self.reporter = Reporter(self.progress, history)
+        self.reporter = Reporter(self.progress, history, saved.window if saved else Window())
 
     def close(self) -> None:
         """The bar, the curves and the threads."""
@@ -176,7 +177,15 @@ class Run:
             self.share_done = max(self.share_done, by_time)
 
     def train(self) -> None:
-        """Updates until enough of them, or minutes, are done."""
+        """Updates until enough of them, or minutes, are done.
+
+        Ctrl-C ends it after an update, which is saved, with KeyboardInterrupt; pressed twice, at
+        once.
+        """
+        with catch_interrupt(quiet=not self.ranks.first) as self.interrupt:
+            self._train()
+
+    def _train(self) -> None:
         self.model.train()
         self.watch.begin(self.epochs.plain, self.tokenizer)
         self._look_at_the_clock()
@@ -192,6 +201,7 @@ class Run:
                 self._update(group)
                 self.position.batch += len(group)
                 self._after_update()
+                self._end_if_asked()
             if self.position.batch >= len(batches):
                 self.position.epoch, self.position.batch = self.position.epoch + 1, 0
 
@@ -206,7 +216,8 @@ class Run:
     def _write_best(self) -> dict[str, Any]:
         """On rank 0 -> the fields of a TrainingResult that came of it."""
         position, signature, scored = self.position, "", []
-        for candidate in candidates(position):
+        found_candidates = candidates(position)
+        for number, candidate in enumerate(found_candidates, start=1):
             score = candidate.score
             try:
                 self._load(candidate.updates)
@@ -216,6 +227,7 @@ class Run:
                 self.progress.warn(f"{candidate.name}: left out, since {error}")
                 continue
             if score is None:
+                self.reporter.scoring(candidate.name, number, len(found_candidates))
                 found = self.validator.validate(self.model)
                 score, signature = found.score, found.signature
             scored.append(Scored(name=candidate.name, updates=candidate.updates, score=score))
@@ -320,6 +332,15 @@ class Run:
         if saves:
             self._save()
 
+    def _end_if_asked(self) -> None:
+        """Where Ctrl-C was pressed, on whichever rank, all of them end after the same update."""
+        if any(self.ranks.gather_flags(self.interrupt.asked)):
+            if self.share_done >= 1:
+                self._record()  # as `finish` does, which no longer knows how long its epoch was
+            if self.last_save != self.position.updates:
+                self._save(snapshot=False)
+            raise KeyboardInterrupt
+
     def _record(self) -> None:
         epoch = self.position.epoch + self.position.batch / self.num_batches
         self.reporter.record(self.position, self.seconds, epoch)
@@ -348,12 +369,13 @@ class Run:
         self.model.train()
         return dataclasses.asdict(found.score)
 
-    def _save(self) -> None:
-        """Positions are of whole updates, so what is saved here can be gone on from."""
+    def _save(self, *, snapshot: bool = True) -> None:
+        """Positions are of whole updates, so what is saved here can be gone on from. snapshot: see
+        save_state."""
         position = self.position
         position.seconds, self.started = self.seconds, time.monotonic()
         if self.ranks.size > 1:
-            self.ranks.require_same("weights", weights_sha256(self.model))
+            self.ranks.require_same("weights", weights_sha256(model_weights(self.model)))
         if self.ranks.first:
             self.reporter.flush()
             states.save_state(
@@ -364,15 +386,10 @@ class Run:
                 tokenizer_proto=self.tokenizer.model_proto,
                 model=self.model,
                 optimizer=self.optimizer,
+                window=self.reporter.window,
+                snapshot=snapshot,
             )
         self.last_save = position.updates
-
-
-def weights_sha256(model: Transformer) -> str:
-    digest = hashlib.sha256()
-    for parameter in model.parameters():
-        digest.update(parameter.detach().cpu().numpy().tobytes())
-    return digest.hexdigest()
 
 
 def _validation_threads(ranks: Ranks) -> int:

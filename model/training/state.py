@@ -1,6 +1,7 @@
 """What a killed training needs to go on exactly where it was, in DIR/training.
 
-    state.json              settings, position, elapsed time, SHA-256 of the next two
+    state.json              settings, position, elapsed time, SHA-256 of the next two, and of the
+                            updates since the last line of the history what that will tell
     state.safetensors       weights, Adam's moments
     tokenizer.model
     snapshot-N.safetensors  the weights after N updates: of the last saves, for averaging, and of
@@ -31,6 +32,7 @@ from model.checkpoint import load_weights, model_weights
 from model.errors import CheckpointError, ConfigError
 from model.training.best import Best
 from model.training.settings import TrainingSettings
+from model.training.window import Window
 from model.transformer import Transformer
 from runtime.errors import TextError
 from runtime.numbers import is_finite, is_whole
@@ -91,6 +93,7 @@ class SavedState:
     settings: TrainingSettings
     corpus: str
     position: Position
+    window: Window
     tokenizer_proto: bytes
     tensors: Mapping[str, Tensor]
 
@@ -127,14 +130,21 @@ def save_state(
     tokenizer_proto: bytes,
     model: Transformer,
     optimizer: torch.optim.Optimizer,
+    window: Window,
+    snapshot: bool = True,
 ) -> None:
     """Saves all of it, and the weights once more as a snapshot; drops snapshots too old to count.
 
-    Raises CheckpointError if the directory cannot be written.
+    window: what the history has not told yet (model.training.window). snapshot: False where
+    a training is interrupted, since what it averages at the end must not depend on that. Raises
+    CheckpointError if the directory cannot be written.
     """
     folder = directory / FOLDER
-    weights = save_snapshot(directory, position.updates, model)
-    position.snapshots = [*position.snapshots, position.updates][-settings.average :]
+    if snapshot:
+        weights = save_snapshot(directory, position.updates, model)
+        position.snapshots = [*position.snapshots, position.updates][-settings.average :]
+    else:
+        weights = model_weights(model)
     tensors = {f"model.{name}": tensor for name, tensor in weights.items()}
     for index, values in optimizer.state_dict()["state"].items():
         tensors |= {f"adam.{index}.{name}": value.cpu() for name, value in values.items()}
@@ -143,6 +153,7 @@ def save_state(
         "settings": settings.to_json(),
         "corpus": corpus,
         "position": dataclasses.asdict(position),
+        "window": dataclasses.asdict(window),
     }
 
     def write_json(target: Path) -> None:
@@ -168,7 +179,7 @@ def save_snapshot(directory: Path, updates: int, model: Transformer) -> dict[str
     Raises CheckpointError if the directory cannot be written.
     """
     weights = model_weights(model)
-    name, told = f"snapshot-{updates}.safetensors", {_HASH: _weights_sha256(weights)}
+    name, told = f"snapshot-{updates}.safetensors", {_HASH: weights_sha256(weights)}
     redo.write_together(
         directory / FOLDER, {name: lambda target: save_file(weights, target, metadata=told)}
     )
@@ -198,6 +209,7 @@ def load_state(directory: Path) -> SavedState:
             settings=TrainingSettings.from_json(values["settings"]),
             corpus=values["corpus"],
             position=Position.from_json(values["position"]),
+            window=Window.from_json(values.get("window", {})),  # earlier versions had none
             tokenizer_proto=tokenizer_proto,
             tensors=load_file(folder / _TENSORS),
         )
@@ -245,24 +257,24 @@ def average_snapshots(directory: Path, updates: Sequence[int]) -> dict[str, Tens
     return {name: (tensor / len(updates)).float() for name, tensor in total.items()}
 
 
+def weights_sha256(weights: Mapping[str, Tensor]) -> str:
+    """Of the names, shapes and values of what model_weights gave."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(weights.items()):
+        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
+        digest.update(tensor.numpy().tobytes())
+    return digest.hexdigest()
+
+
 def _load_snapshot(path: Path) -> dict[str, Tensor]:
     """Raises ValueError for other weights than were written; those of earlier versions of leanseq
     don't tell."""
     with safe_open(path, framework="pt") as file:
         expected = (file.metadata() or {}).get(_HASH)
         weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    if expected not in (None, _weights_sha256(weights)):
+    if expected not in (None, weights_sha256(weights)):
         raise ValueError("its weights are not what was written")
     return weights
-
-
-def _weights_sha256(weights: Mapping[str, Tensor]) -> str:
-    """Of names, shapes and values."""
-    digest = hashlib.sha256()
-    for name, tensor in sorted(weights.items()):
-        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
-        digest.update(tensor.numpy().tobytes())
-    return digest.hexdigest()
 
 
 def _remove_snapshots(folder: Path, keep: Sequence[int]) -> None:

@@ -11,7 +11,8 @@ from support.event_files import open_events, points
 
 import model.training.curves
 from model.errors import CheckpointError
-from model.training.history import History, Window, read_history
+from model.training.history import History, read_history
+from model.training.window import Window
 
 SAMPLE: dict[str, Any] = {"source": "a | b", "translation": "c\\d", "references": ["e", "f"]}
 
@@ -166,9 +167,11 @@ def test_a_history_that_cannot_be_used(tmp_path: Path) -> None:
 
 def test_means_of_a_window() -> None:
     window = Window()
-    window.add(nll=2.0, tokens=100, norm=1.0, seconds=0.5)
-    window.add(nll=1.0, tokens=300, norm=2.0, seconds=0.5)
-    assert window.means() == {"loss": 1.25, "gradient_norm": 1.5, "tokens_per_second": 400.0}
+    window.add(nll=2.0, tokens=100, norm=1.0, rate=0.25, seconds=0.5)
+    window.add(nll=1.0, tokens=300, norm=2.0, rate=0.125, seconds=0.5)
+    assert window.means() == {
+        "loss": 1.25, "learning_rate": 0.125, "gradient_norm": 1.5, "tokens_per_second": 400.0,
+    }  # fmt: skip
 
 
 def test_lines_are_json_of_their_own(tmp_path: Path) -> None:

@@ -151,6 +151,59 @@ def test_ctrl_c_says_where_it_goes_on(pairs, tmp_path: Path, monkeypatch, caplog
     assert "stopped; --resume goes on after update 0" in caplog.text
 
 
+@pytest.mark.parametrize("stopped_after", [[1], [4], [5, 7], [10]])
+def test_ctrl_c_saves_the_update_that_is_under_way(
+    pairs, uninterrupted: Path, tmp_path: Path, monkeypatch, caplog, stopped_after: list[int]
+) -> None:
+    """And the end is that of a training that never stopped: the bytes, and the history."""
+    shown = Progress.update
+    for updates in stopped_after:
+
+        def update(self: Progress, done: int, *values: float, at: int = updates) -> None:
+            shown(self, done, *values)
+            if done == at:
+                signal.raise_signal(signal.SIGINT)
+                signal.raise_signal(signal.SIGINT)  # the same, passed on by a wrapper
+
+        with monkeypatch.context() as patch, caplog.at_level(logging.INFO):
+            patch.setattr(Progress, "update", update)
+            with pytest.raises(KeyboardInterrupt):
+                train(*pairs, SETTINGS, tmp_path, resume=True, quiet=True)
+        assert f"stopped; --resume goes on after update {updates}" in caplog.text
+        assert training_state.load_state(tmp_path).position.updates == updates
+    train(*pairs, SETTINGS, tmp_path, resume=True, quiet=True)
+    for name in ("model.safetensors", "tokenizer.model", "samples.json", "manifest.json"):
+        assert (tmp_path / name).read_bytes() == (uninterrupted / name).read_bytes(), name
+    snapshots = [
+        {file.name: file.read_bytes() for file in (path / "training").glob("snapshot-*")}
+        for path in (tmp_path, uninterrupted)
+    ]
+    assert snapshots[0] == snapshots[1]
+    assert history_of(tmp_path) == history_of(uninterrupted)
+
+
+def test_ctrl_c_and_a_kill_later(pairs, uninterrupted: Path, tmp_path: Path, monkeypatch) -> None:
+    shown = Progress.update
+
+    def update(self: Progress, done: int, *values: float) -> None:
+        shown(self, done, *values)
+        signal.raise_signal(signal.SIGINT)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Progress, "update", update)
+        for _ in range(4):  # one update each
+            with pytest.raises(KeyboardInterrupt):
+                train(*pairs, SETTINGS, tmp_path, resume=True, quiet=True)
+    with monkeypatch.context() as patch:
+        kill_after(patch, 6)
+        with pytest.raises(Killed):
+            train(*pairs, SETTINGS, tmp_path, resume=True, quiet=True)
+    assert training_state.load_state(tmp_path).position.updates == 4
+    result = train(*pairs, SETTINGS, tmp_path, resume=True, quiet=True)
+    assert result.sha256 == load_checkpoint(uninterrupted).sha256
+    assert history_of(tmp_path) == history_of(uninterrupted)
+
+
 def test_what_a_checkpoint_says_about_its_training(pairs, uninterrupted: Path) -> None:
     loaded = load_checkpoint(uninterrupted)
     assert loaded.metadata["updates"] == 10
@@ -195,6 +248,11 @@ def test_the_weights_of_the_best_validation_bleu_are_written(
     assert result.valid_bleu == max(bleus)
     assert f"{chosen}: BLEU {max(bleus):.2f}" in caplog.text
     assert caplog.text.count("<- written") == 1
+    scored = [line for line in caplog.messages if line.startswith("scoring candidate ")]
+    assert scored == [
+        "scoring candidate 1 of 3: average of the last 2 saves ...",
+        "scoring candidate 2 of 3: last weights ...",
+    ]
     loaded = load_checkpoint(tmp_path)
     mean = training_state.average_snapshots(tmp_path, updates)
     for name, tensor in model_weights(loaded.model).items():
@@ -484,6 +542,9 @@ def test_a_new_training_where_there_is_none_to_go_on_with(pairs, tmp_path: Path,
         ("state.json", '"last_window": null', '"last_window": "x"'),
         ("state.json", '"best": null', '"best": {"updates": 1, "score": {}}'),
         ("state.json", '"best": null', '"best": 3'),
+        ("state.json", '"norm": 0.0', '"norm": "x"'),
+        ("state.json", '"norm": 0.0', '"mean": 0.0'),
+        ("state.json", '"window": {', '"window": 3, "other": {'),
         ("state.json", '"ends_at": null', '"ends_at": 0.5'),
         ("state.json", '"last_window": null', f'"last_window": {10**400}'),
         ("state.json", '"updates": 1', f'"updates": {10**400}'),
