@@ -103,10 +103,10 @@ def test_a_kill_in_the_middle_of_a_save_goes_on(
 ) -> None:
     saved = training_state.save_file
 
-    def killed(tensors, path: Path) -> None:
+    def killed(tensors, path: Path, **told: object) -> None:
         if path.name == "state.safetensors" and int(tensors["adam.0.step"]) == 6:
             raise Killed
-        saved(tensors, path)
+        saved(tensors, path, **told)
 
     with monkeypatch.context() as patch:
         patch.setattr(training_state, "save_file", killed)
