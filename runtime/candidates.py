@@ -93,18 +93,14 @@ def choose(candidates: Candidates, eos_id: int) -> Choice:
     At most steps of most batches nothing ends; these cost a few calls of numpy, whatever the batch,
     since they are most of what a search of one sentence adds to its graphs.
     """
-    scores, token_ids = candidates.scores, candidates.token_ids
-    beam_size = scores.shape[1] // 2
-    plain = bool(
-        _falling(scores)  # so none is NaN
-        and not np.count_nonzero(token_ids[:, :beam_size] == eos_id)
-        and np.count_nonzero(scores[:, beam_size - 1] > UNREACHABLE) == len(scores)
-    )
-    if plain:
-        reached = Beams(token_ids, candidates.parents, scores).first(beam_size)
-        return Choice(reached, reached, plain)
     ranked = sort_candidates(candidates)
-    return Choice(ranked.first(beam_size), replace_ended(ranked, eos_id), plain)
+    beam_size = ranked.scores.shape[1] // 2
+    reached = ranked.first(beam_size)
+    last = reached.scores[:, -1]  # NaN, which ranks last, is not above anything
+    plain = not np.count_nonzero(reached.token_ids == eos_id) and (
+        np.count_nonzero(last > UNREACHABLE) == len(last)
+    )
+    return Choice(reached, reached if plain else replace_ended(ranked, eos_id), bool(plain))
 
 
 def sort_candidates(candidates: Candidates) -> Beams:
@@ -113,16 +109,11 @@ def sort_candidates(candidates: Candidates) -> Beams:
     Backends deliver them in this order where they can; TensorRT's TopK promises none among ties.
     """
     scores, token_ids, parents = candidates.scores, candidates.token_ids, candidates.parents
-    if _falling(scores):
+    falling = scores[:, :-1] > scores[:, 1:]
+    if np.count_nonzero(falling) == falling.size:
         return Beams(token_ids, parents, scores)
     order = np.lexsort((token_ids, parents, -scores), axis=-1)
     return Beams(token_ids, parents, scores).take(order)
-
-
-def _falling(scores: FloatArray) -> bool:
-    """Whether each score [B,2K] is above the next."""
-    falling = scores[:, :-1] > scores[:, 1:]
-    return bool(np.count_nonzero(falling) == falling.size)
 
 
 def replace_ended(ranked: Beams, eos_id: int) -> Beams:

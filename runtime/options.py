@@ -16,9 +16,9 @@ LengthPenalty = Literal["power", "gnmt"]
 MAX_BEAMS = 1_000_000
 MAX_LENGTH_PENALTY = 10.0
 MAX_PATIENCE = 1e6
+"""Far beyond use; what is above runs out of memory or of the range of floats."""
 _MAX_LENGTH = 2**31 - 1
 _MAX_SEED = 2**128 - 1  # what a draw is keyed by (runtime.sampling)
-"""Far beyond use; what is above runs out of memory or of the range of floats."""
 
 
 @dataclass(frozen=True, kw_only=True)

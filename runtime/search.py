@@ -210,7 +210,7 @@ class _Step(NamedTuple):
     """The beams that went on after a step. row_of [sources]: which row each source has, where it is
     there. token_ids, parents [B,K]."""
 
-    row_of: npt.NDArray[np.int64]
+    row_of: list[int]
     token_ids: IntArray
     parents: IntArray
 
@@ -238,7 +238,7 @@ class _Found:
         if options.sampling:
             self._enough = beam_size
         self._rows: npt.NDArray[np.intp] | None = None  # of the last step
-        self._row_of = np.zeros(num_sources, dtype=np.int64)
+        self._row_of = [0] * num_sources
         self._steps: list[_Step] = []
         self._ended: list[_Ended] = []
         self._counts = np.zeros(num_sources, dtype=np.int64)  # of ended
@@ -256,7 +256,8 @@ class _Found:
             done = self._end(rows, choice, at_limit)
         if rows is not self._rows:
             self._rows, self._row_of = rows, self._row_of.copy()
-            self._row_of[rows] = np.arange(len(rows))
+            for row, source in enumerate(rows.tolist()):
+                self._row_of[source] = row
         self._steps.append(_Step(self._row_of, choice.going.token_ids, choice.going.parents))
         return done
 
@@ -305,7 +306,7 @@ class _Found:
         found: list[list[Hypothesis]] = [[] for _ in self._counts]
         # Lists, since single numbers of an array take several times as long.
         steps = [
-            (step.row_of.tolist(), step.token_ids.ravel().tolist(), step.parents.ravel().tolist())
+            (step.row_of, step.token_ids.ravel().tolist(), step.parents.ravel().tolist())
             for step in self._steps
         ]
         for ended in self._ended:

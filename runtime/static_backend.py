@@ -34,7 +34,7 @@ from runtime.backend import (
     IntArray,
     check_room,
 )
-from runtime.bound_session import Binding, BoundSession
+from runtime.bound_session import BoundSession
 from runtime.bundle import Bundle
 from runtime.errors import BackendError
 from runtime.graph_contract import BANNED, EOS_BIAS, POSITION, SRC_MASK, SUM_LOG_PROBS, TOKEN_IDS
@@ -42,13 +42,7 @@ from runtime.heap import trim_heap
 from runtime.manifest import ModelSpec, Precision, SpecialTokenIds
 from runtime.sources import check_lengths, pad_to_multiple
 from runtime.static_contract import CACHE_INDIRECTION, GREEDY, VARIANT
-from runtime.static_workspace import (
-    Arrays,
-    StaticWorkspace,
-    StaticWorkspacePool,
-    candidates_in,
-    shape_for,
-)
+from runtime.static_workspace import Bound, StaticWorkspace, StaticWorkspacePool, shape_for
 
 FIRST_POSITIONS = 32
 """Caches of max_length positions would mostly stay empty: sentences end long before."""
@@ -58,24 +52,21 @@ FIRST_POSITIONS = 32
 class _State:
     """What is carried between steps: `length` tokens of each beam are cached.
 
-    slots [B]: where in the arrays each sentence lies; None where they lie in order. arrays: what
-    the graph reads and writes, by name, of the first B slots of the workspace; binding, found: the
-    step over these, and what it has found. give_back: ends the use of the workspace, as the end of
-    the state does.
+    bound: the step over the first B slots of the workspace. slots [B]: in which of them each
+    sentence lies; None where they lie in order. give_back: ends the use of the workspace, as the
+    end of the state does.
     """
 
     max_length: int
     length: int
     workspace: StaticWorkspace
-    slots: npt.NDArray[np.intp] | None
-    arrays: Arrays
-    binding: Binding
-    found: Candidates
+    bound: Bound
+    slots: npt.NDArray[np.intp] | None = None
     give_back: Callable[[], object] = lambda: None
 
     @property
     def sentences(self) -> int:
-        return len(self.arrays[TOKEN_IDS])
+        return len(self.bound.arrays[TOKEN_IDS])
 
     @property
     def beam_size(self) -> int:
@@ -160,19 +151,11 @@ class StaticBackend:
         room = min(max_length, FIRST_POSITIONS)
         workspace = self._take(len(ids), beam_size, ids.shape[1], room)
         workspace.src_ids[:] = ids
-        workspace.arrays[SRC_MASK][:] = mask
-        workspace.encode.run()
+        workspace.whole.arrays[SRC_MASK][:] = mask
+        workspace.encode()
         if not workspace.is_small:
             trim_heap()  # what the encoder took
-        state = _State(
-            max_length=max_length,
-            length=0,
-            workspace=workspace,
-            slots=None,
-            arrays=workspace.arrays,
-            binding=workspace.step,
-            found=workspace.found,
-        )
+        state = _State(max_length=max_length, length=0, workspace=workspace, bound=workspace.whole)
         self._lend(state)
         return state
 
@@ -192,7 +175,8 @@ class StaticBackend:
         check_room(state.length, state.max_length)
         if state.length == state.workspace.shape.positions:
             self._grow(state)
-        arrays, slots, length = state.arrays, state.slots, state.length
+        arrays, found = state.bound.arrays, state.bound.found
+        slots, length = state.slots, state.length
         where: Any = slice(None) if slots is None else slots
         arrays[TOKEN_IDS][where] = token_ids
         arrays[SUM_LOG_PROBS][where, :, 0] = sum_log_probs
@@ -206,11 +190,10 @@ class StaticBackend:
         if need_log_probs:
             shape = (state.sentences, state.beam_size, self._model.vocab_size)
             log_probs = np.empty(shape, dtype=np.float32)
-            state.workspace.bind_step(arrays, log_probs).run()
+            state.workspace.run_for_log_probs(arrays, log_probs)
         else:
-            state.binding.run()
+            state.bound.run()
         state.length = length + 1
-        found = state.found
         if slots is None and log_probs is None:
             return found
         return Candidates(
@@ -236,9 +219,7 @@ class StaticBackend:
             slots[moving] = free
         in_order = np.array_equal(slots, np.arange(size))
         state.slots = None if in_order else slots
-        state.arrays = state.workspace.first(size)
-        state.binding = state.workspace.bind_step(state.arrays)
-        state.found = candidates_in(state.arrays)
+        state.bound = state.workspace.first(size)
         return state
 
     def close(self) -> None:
@@ -266,19 +247,17 @@ class StaticBackend:
 
     def _grow(self, state: _State) -> None:
         """Moves the first B slots to a workspace with room for twice as many positions."""
-        old, length = state.arrays, state.length
+        old, length = state.bound.arrays, state.length
         room = min(2 * length, state.max_length)
         source = old[SRC_MASK].shape[1]
         workspace = self._take(state.sentences, state.beam_size, source, room)
-        binder = workspace.binder
-        for name in binder.self_names:
-            workspace.arrays[name][:, :, :length] = old[name]
-        for name in (*binder.cross_names, SRC_MASK):
-            workspace.arrays[name][:] = old[name]
-        workspace.arrays[CACHE_INDIRECTION][:, :, :length] = old[CACHE_INDIRECTION]
+        new = workspace.whole.arrays
+        for name in (*workspace.self_names, CACHE_INDIRECTION):
+            new[name][:, :, :length] = old[name]
+        for name in (*workspace.cross_names, SRC_MASK):
+            new[name][:] = old[name]
         state.give_back()
-        state.workspace, state.arrays = workspace, workspace.arrays
-        state.binding, state.found = workspace.step, workspace.found
+        state.workspace, state.bound = workspace, workspace.whole
         self._lend(state)
 
     def _lend(self, state: _State) -> None:
@@ -291,11 +270,11 @@ class StaticBackend:
         self, state: _State, source: npt.NDArray[np.intp], target: npt.NDArray[np.intp]
     ) -> None:
         """Copies what the sentences in the slots `source` hold to the slots `target`."""
-        sentences, length, binder = state.sentences, state.length, state.workspace.binder
-        for name in binder.self_names:
-            cache = state.arrays[name]
+        sentences, length, arrays = state.sentences, state.length, state.bound.arrays
+        for name in state.workspace.self_names:
+            cache = arrays[name]
             by_sentence = cache.reshape(sentences, state.beam_size, *cache.shape[1:])
             by_sentence[target, :, :, :length] = by_sentence[source, :, :, :length]
-        for name in (*binder.cross_names, SRC_MASK, CACHE_INDIRECTION):
-            array = state.arrays[name]
+        for name in (*state.workspace.cross_names, SRC_MASK, CACHE_INDIRECTION):
+            array = arrays[name]
             array[target] = array[source]

@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import math
 import threading
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from runtime.backend import Candidates
+from runtime.backend import Candidates, FloatArray
 from runtime.bound_session import Binding, BoundSession, Tensors, borrow
 from runtime.graph_contract import (
     CANDIDATE_IDS,
@@ -34,7 +36,7 @@ from runtime.graph_contract import (
     self_names,
 )
 from runtime.manifest import ModelSpec
-from runtime.placement import CPU, OrtTensor
+from runtime.placement import CPU
 from runtime.static_contract import BEAM_WIDTH, CACHE_INDIRECTION, NUM_CANDIDATES
 
 Arrays = dict[str, npt.NDArray[Any]]
@@ -67,57 +69,41 @@ def shape_for(sentences: int, beam_size: int, source: int, room: int) -> Shape:
     return Shape(sentences, beam_size, source, positions)
 
 
-class StepBinder:
-    """Ties arrays to a step graph."""
+@dataclass(frozen=True, kw_only=True)
+class Bound:
+    """A step over the first slots of a workspace. arrays: what it reads and writes, by name. run:
+    does it. found: what it has found then, the same arrays at every step."""
 
-    def __init__(self, model: ModelSpec) -> None:
-        self.self_names, self.cross_names = (
-            names(model.decoder_layers) for names in (self_names, cross_names)
-        )
-        self._next_names = next_self_names(model.decoder_layers)
-
-    def bind(
-        self, session: BoundSession, tensors: Tensors, log_probs: OrtTensor | None = None
-    ) -> Binding:
-        """Inputs and outputs of a step; next_self_k.i is the memory of self_k.i."""
-        outputs = {name: tensors[name] for name in (SCORES, CANDIDATE_IDS, PARENTS)}
-        outputs |= {
-            name: tensors[cache]
-            for name, cache in zip(self._next_names, self.self_names, strict=True)
-        }
-        if log_probs is not None:
-            outputs[LOG_PROBS] = log_probs
-        return session.bind(tensors, outputs)
+    arrays: Arrays
+    run: Callable[[], None]
+    found: Candidates
 
 
 class StaticWorkspace:
     """All that the graphs read and write of one batch, at one time of one batch only.
 
-    arrays: by name; the caches and cross_k, cross_v lie in one block, whose content is whatever it
-    was. encode, step: run the graphs on them. found: what a step has found, the same arrays always.
+    The caches and cross_k, cross_v lie in one block, whose content is whatever it was. encode: runs
+    the encoder, from src_ids and src_mask. whole: the step over all slots.
     """
 
     def __init__(
-        self,
-        shape: Shape,
-        model: ModelSpec,
-        encoder: BoundSession,
-        step: BoundSession,
+        self, shape: Shape, model: ModelSpec, encoder: BoundSession, step: BoundSession
     ) -> None:
-        self.shape, self.step_session = shape, step
-        self.binder = StepBinder(model)
-        dims = _cache_dims(shape, model)
-        self.num_floats = sum(map(math.prod, dims.values()))
-        block = np.empty(self.num_floats, dtype=np.float32)
-        ends = np.cumsum([math.prod(sizes) for sizes in dims.values()])
-        parts = np.split(block, ends[:-1])
-        self.arrays: Arrays = {
+        self.shape, self._step = shape, step
+        layers = model.decoder_layers
+        self.self_names, self.cross_names = self_names(layers), cross_names(layers)
+        self._next_names = next_self_names(layers)
+        dims = self._cache_dims(model)
+        counts = [math.prod(sizes) for sizes in dims.values()]
+        self.is_small = sum(counts) <= KEPT_FLOATS  # so it is kept as it is
+        parts = np.split(np.empty(sum(counts), dtype=np.float32), np.cumsum(counts)[:-1])
+        arrays: Arrays = {
             name: part.reshape(sizes)
             for (name, sizes), part in zip(dims.items(), parts, strict=True)
         }
         sentences, beam_size, source, positions = shape
         self._own_rows = np.arange(beam_size, dtype=np.int32)[None, :, None]
-        self.arrays |= {
+        arrays |= {
             TOKEN_IDS: np.zeros((sentences, beam_size), dtype=np.int32),
             POSITION: np.zeros(1, dtype=np.int32),
             BEAM_WIDTH: np.array([beam_size], dtype=np.int32),
@@ -131,50 +117,47 @@ class StaticWorkspace:
             PARENTS: np.zeros((sentences, 2 * beam_size), dtype=np.int32),
         }
         self.src_ids = np.zeros((sentences, source), dtype=np.int32)
-        tensors = borrow(self.arrays)
-        self.encode = encoder.bind(
-            {SRC_IDS: CPU.tensor(self.src_ids), SRC_MASK: tensors[SRC_MASK]},
-            {name: tensors[name] for name in self.binder.cross_names},
-        )
-        self.step = self.binder.bind(step, tensors)
-        self.found = candidates_in(self.arrays)
-
-    @property
-    def is_small(self) -> bool:
-        """Whether it is kept as it is."""
-        return self.num_floats <= KEPT_FLOATS
+        tensors = borrow({SRC_IDS: self.src_ids, **arrays})
+        self.encode = encoder.bind(tensors, {name: tensors[name] for name in self.cross_names}).run
+        self.whole = self._bound(arrays)
 
     def start(self) -> None:
         """Every beam's past lies in its own row again."""
-        self.arrays[CACHE_INDIRECTION][:] = self._own_rows
+        self.whole.arrays[CACHE_INDIRECTION][:] = self._own_rows
 
-    def first(self, sentences: int) -> Arrays:
-        """The arrays of the first slots only, in the same memory."""
-        rows = dict.fromkeys(self.binder.self_names, sentences * self.shape.beam_size)
-        return {
-            name: array if name in _FIXED else array[: rows.get(name, sentences)]
-            for name, array in self.arrays.items()
-        }
+    def first(self, sentences: int) -> Bound:
+        """The step over the first slots only, in the same memory."""
+        rows = dict.fromkeys(self.self_names, sentences * self.shape.beam_size)
+        return self._bound(
+            {
+                name: array if name in _FIXED else array[: rows.get(name, sentences)]
+                for name, array in self.whole.arrays.items()
+            }
+        )
 
-    def bind_step(self, arrays: Arrays, log_probs: npt.NDArray[Any] | None = None) -> Binding:
-        """The step over some of the slots; log_probs [B,K,V] for those that are wanted too."""
-        wanted = None if log_probs is None else CPU.tensor(log_probs)
-        return self.binder.bind(self.step_session, borrow(arrays), wanted)
+    def run_for_log_probs(self, arrays: Arrays, log_probs: FloatArray) -> None:
+        """A step that writes log_probs [B,K,V] too."""
+        self._bind(arrays, {LOG_PROBS: CPU.tensor(log_probs)}).run()
 
+    def _bound(self, arrays: Arrays) -> Bound:
+        found = Candidates(
+            scores=arrays[SCORES], token_ids=arrays[CANDIDATE_IDS], parents=arrays[PARENTS]
+        )
+        return Bound(arrays=arrays, run=self._bind(arrays, {}).run, found=found)
 
-def candidates_in(arrays: Arrays) -> Candidates:
-    """What a step that writes these arrays finds."""
-    return Candidates(
-        scores=arrays[SCORES], token_ids=arrays[CANDIDATE_IDS], parents=arrays[PARENTS]
-    )
+    def _bind(self, arrays: Arrays, more_outputs: Tensors) -> Binding:
+        """next_self_k.i is the memory of self_k.i."""
+        tensors = borrow(arrays)
+        outputs = {name: tensors[name] for name in (SCORES, CANDIDATE_IDS, PARENTS)}
+        for name, cache in zip(self._next_names, self.self_names, strict=True):
+            outputs[name] = tensors[cache]
+        return self._step.bind(tensors, {**outputs, **more_outputs})
 
-
-def _cache_dims(shape: Shape, model: ModelSpec) -> dict[str, tuple[int, int, int, int]]:
-    heads, head_dim = model.num_heads, model.head_dim
-    cache = (shape.sentences * shape.beam_size, heads, shape.positions, head_dim)
-    cross = (shape.sentences, heads, shape.source, head_dim)
-    layers = model.decoder_layers
-    return dict.fromkeys(self_names(layers), cache) | dict.fromkeys(cross_names(layers), cross)
+    def _cache_dims(self, model: ModelSpec) -> dict[str, tuple[int, int, int, int]]:
+        sentences, beam_size, source, positions = self.shape
+        cache = (sentences * beam_size, model.num_heads, positions, model.head_dim)
+        cross = (sentences, model.num_heads, source, model.head_dim)
+        return dict.fromkeys(self.self_names, cache) | dict.fromkeys(self.cross_names, cross)
 
 
 class StaticWorkspacePool:
@@ -188,11 +171,10 @@ class StaticWorkspacePool:
         self._closed = False
 
     def take(self, shape: Shape, encoder: BoundSession, step: BoundSession) -> StaticWorkspace:
-        """One of that shape for these graphs, made where none waits."""
+        """One of that shape, made where none waits. encoder, step: always the same for a shape."""
         with self._lock:
             for index in reversed(range(len(self._kept))):
-                kept = self._kept[index]
-                if kept.shape == shape and kept.step_session is step:
+                if self._kept[index].shape == shape:
                     return self._kept.pop(index)
         return StaticWorkspace(shape, self._model, encoder, step)
 

@@ -122,8 +122,7 @@ def _notes(record: Mapping[str, Any]) -> str:
         "    that its threads computed, which a busy machine disturbs less",
         "memory: resident, alone in a fresh process with 1 thread, above the same process before "
         "loading:",
-        "    once loaded, and once it has translated 8 lines one by one and 32 at once; then the "
-        "whole process",
+        "    once loaded, once it has translated 8 lines singly and 32 at once, and at its peak",
     ]
     for block in record["threads"]:
         for name, picked in block["picked"].items():

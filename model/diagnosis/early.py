@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 
+import numpy as np
+
+from model.training.batching import EncodedCorpus
+
 EARLY_UPDATES = 300
 TOO_LOW = 0.04
 """Below this share of what guessing by frequency costs within EARLY_UPDATES updates is too low. The
@@ -29,3 +33,10 @@ class EarlyLoss:
             return None
         self._guessing = 0.0  # told once
         return mean
+
+
+def unigram_entropy(corpus: EncodedCorpus) -> float:
+    """What a target token costs, in nats, if only the frequency of each piece is known."""
+    counts = np.bincount(corpus.target.ids)
+    shares = counts[counts > 0] / counts.sum()
+    return float(-(shares * np.log(shares)).sum())

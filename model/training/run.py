@@ -22,12 +22,13 @@ import torch
 from model.checkpoint import load_weights, model_weights, save_checkpoint
 from model.devices import has_fast_bf16
 from model.diagnosis import stall
+from model.diagnosis.early import unigram_entropy
 from model.diagnosis.watch import Update, Watch
 from model.errors import CheckpointError
 from model.samples import Samples
 from model.tokenizer_training import train_tokenizer
 from model.training import state as states
-from model.training.batching import EncodedCorpus, encode_corpus, make_batch
+from model.training.batching import encode_corpus, make_batch
 from model.training.best import Best, Score
 from model.training.distributed import Ranks
 from model.training.gradients import GradientWorkers
@@ -40,10 +41,9 @@ from model.training.selection import Scored, candidates, choose
 from model.training.settings import TrainingSettings
 from model.training.state import Position, SavedState, weights_sha256
 from model.training.subword_dropout import EpochCorpus
-from model.training.validation import Validator
+from model.training.validation import Validator, validation_threads
 from model.training.window import Window
 from model.transformer import Transformer
-from runtime.cores import usable_cpus
 from runtime.tokenizer import Tokenizer
 
 _log = logging.getLogger(__name__)
@@ -104,7 +104,7 @@ class Run:
             self.tokenizer,
             lines=settings.valid_lines,
             batch_tokens=settings.batch_tokens,
-            threads=_validation_threads(ranks),
+            threads=validation_threads(ranks),
         )
         self.samples = Samples.take(train_pairs, valid_pairs)
         self.bf16 = settings.precision == "bf16" or (
@@ -390,17 +390,3 @@ class Run:
                 snapshot=snapshot,
             )
         self.last_save = position.updates
-
-
-def _validation_threads(ranks: Ranks) -> int:
-    """One a core: of several processes on the CPU those that do not validate wait."""
-    if ranks.device.type != "cpu":
-        return 1
-    return max(1, min(torch.get_num_threads() * ranks.size, len(usable_cpus())))
-
-
-def unigram_entropy(corpus: EncodedCorpus) -> float:
-    """What a target token costs, in nats, if only the frequency of each piece is known."""
-    counts = np.bincount(corpus.target.ids)
-    shares = counts[counts > 0] / counts.sum()
-    return float(-(shares * np.log(shares)).sum())

@@ -21,9 +21,11 @@ from model.evaluation.metrics import evaluate, make_metrics
 from model.samples import spread
 from model.training.batching import EncodedCorpus, make_batch
 from model.training.best import Score
+from model.training.distributed import Ranks
 from model.training.loss import token_loss
 from model.transformer import Transformer
 from runtime.batching import plan_batches
+from runtime.cores import usable_cpus
 from runtime.options import SearchOptions
 from runtime.search import search
 from runtime.tokenizer import Tokenizer
@@ -167,3 +169,10 @@ def _side_by_side(
             return list(pool.map(function, items))
     finally:
         torch.set_num_threads(before)  # some of PyTorch's libraries hold one number for all threads
+
+
+def validation_threads(ranks: Ranks) -> int:
+    """One a core: of several processes on the CPU those that do not validate wait."""
+    if ranks.device.type != "cpu":
+        return 1
+    return max(1, min(torch.get_num_threads() * ranks.size, len(usable_cpus())))

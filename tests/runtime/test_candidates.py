@@ -105,10 +105,10 @@ def test_what_goes_on_is_a_copy() -> None:
         ([5, 6, 7, 8], [-1.0, -2.0, -3.0, -4.0], True),
         ([5, 6, EOS, 8], [-1.0, -2.0, -3.0, -4.0], True),  # EOS behind rank K
         ([5, EOS, 7, 8], [-1.0, -2.0, -3.0, -4.0], False),
-        ([5, 6, 7, 8], [-1.0, -2.0, -2.0, -4.0], False),  # a tie, to be put in order
+        ([5, 6, 7, 8], [-1.0, -2.0, -2.0, -4.0], True),  # a tie, to be put in order
         ([5, 6, 7, 8], [-1.0, -1e9, -2e9, -np.inf], False),  # nothing for the second beam
-        ([5, 6, 7, 8], [-1.0, np.nan, -3.0, -4.0], False),
-        ([5, 6, 7, 8], [-1.0, -2.0, -3.0, np.nan], False),
+        ([5, 6, 7, 8], [-1.0, np.nan, np.nan, np.nan], False),
+        ([5, 6, 7, 8], [-1.0, -2.0, -3.0, np.nan], True),  # behind rank K
     ],
 )
 def test_a_plain_step_is_chosen_as_any_other(

@@ -64,16 +64,16 @@ def test_sentences_that_leave_move_as_few_rows_as_leave(
     sources = some_sources(np.random.default_rng(0), [4, 5, 6, 7, 8], 300)
     state: Any = backend.begin(*pad_sources(sources, 0), 2, 6)
     backend.step(state, *zeros(5, 2), ban_eos=False)
-    before = {name: state.workspace.arrays[name].copy() for name in ("self_k.0", "cross_v.1")}
+    before = {name: state.workspace.whole.arrays[name].copy() for name in ("self_k.0", "cross_v.1")}
     state = backend.keep(state, np.array([0, 2, 4], dtype=np.int32))
     assert state.slots.tolist() == [0, 2, 1]
-    assert state.arrays["self_k.0"].shape[0] == 6
-    moved, kept = state.workspace.arrays["self_k.0"], before["self_k.0"]
+    assert state.bound.arrays["self_k.0"].shape[0] == 6
+    moved, kept = state.workspace.whole.arrays["self_k.0"], before["self_k.0"]
     np.testing.assert_array_equal(moved[2:4, :, :1], kept[8:10, :, :1])
     for rows in (slice(0, 2), slice(4, 6)):
         np.testing.assert_array_equal(moved[rows, :, :1], kept[rows, :, :1])
     np.testing.assert_array_equal(
-        state.workspace.arrays["cross_v.1"][:3], before["cross_v.1"][[0, 4, 2]]
+        state.workspace.whole.arrays["cross_v.1"][:3], before["cross_v.1"][[0, 4, 2]]
     )
     state = backend.keep(state, np.array([0, 2], dtype=np.int32))
     assert state.slots is None  # in order again
@@ -88,7 +88,7 @@ def test_a_small_workspace_waits_for_the_next_batch_of_its_shape(backend: Static
     first = state.workspace
     backend.step(state, *zeros(2, 2), ban_eos=False)
     backend.step(state, *zeros(2, 2), ban_eos=False)  # both beams go on from the first
-    assert first.arrays["cache_indirection"][0, :, 0].tolist() == [0, 0]
+    assert first.whole.arrays["cache_indirection"][0, :, 0].tolist() == [0, 0]
     beside = begin([6, 9], 2)
     assert beside.workspace is not first  # which is in use
     del state, beside
@@ -97,15 +97,15 @@ def test_a_small_workspace_waits_for_the_next_batch_of_its_shape(backend: Static
     assert all(other.workspace is not first for other in others)
     state, beside = begin([6, 10], 2), begin([6, 10], 2)
     assert first in (state.workspace, beside.workspace)
-    assert first.arrays["cache_indirection"][1, :, 0].tolist() == [0, 1]
-    assert first.arrays["src_mask"][:, 6:].tolist() == [[False] * 6, [True] * 4 + [False] * 2]
+    assert first.whole.arrays["cache_indirection"][1, :, 0].tolist() == [0, 1]
+    assert first.whole.arrays["src_mask"][:, 6:].tolist() == [[False] * 6, [True] * 4 + [False] * 2]
 
 
 def test_a_large_workspace_is_let_go(
     backend: StaticBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(static_workspace, "KEPT_FLOATS", 1000)
-    sources = some_sources(np.random.default_rng(1), [6, 9], 300)
+    sources = some_sources(np.random.default_rng(1), [6, 9, 14], 300)
     state: Any = backend.begin(*pad_sources(sources, 0), 2, 20)
     gone = weakref.ref(state.workspace)
     del state
