@@ -27,6 +27,7 @@ _log = logging.getLogger(__name__)
 
 _PATH: Any = click.Path(path_type=Path)
 _DEFAULTS = TrainingSettings()
+_ENDS = ("max_updates", "max_minutes", "patience")
 
 SETTINGS: dict[str, tuple[Any, str]] = {
     "preset": (click.Choice(list(PRESETS)), "Sizes of the model."),
@@ -110,12 +111,13 @@ def train_command(
         if not ranks.first:
             set_verbosity(-2)  # of several processes one speaks
         recipe = None if recipe_name is None else load_recipe(recipe_name)
-        chosen = _choose_settings(recipe, settings)
+        chosen, *then = _choose_stages(recipe, settings)
         train_pairs = _read_pairs("train", train_src, train_tgt, train_tsv, recipe, data)
         valid_pairs = _read_pairs("valid", valid_src, valid_tgt, valid_tsv, recipe, data)
         result = train(
-            train_pairs, valid_pairs, chosen, out, resume=resume, overwrite=force, threads=threads,
-            ranks=ranks, tensorboard=tensorboard, about=recipe.about() if recipe else None,
+            train_pairs, valid_pairs, chosen, out, then=then, resume=resume, overwrite=force,
+            threads=threads, ranks=ranks, tensorboard=tensorboard,
+            about=recipe.about() if recipe else None,
         )  # fmt: skip
         if ranks.first:
             _log.info("to score it: %s", evaluation_command(out, _test_files(recipe, data)))
@@ -128,17 +130,26 @@ def recipes_command() -> None:
     click.echo("\n\n".join(load_recipe(name).describe() for name in recipe_names()))
 
 
-def _choose_settings(recipe: Recipe | None, flags: Mapping[str, Any]) -> TrainingSettings:
-    """Those of the flags, or of the recipe where no flag was given. Raises ConfigError."""
+def _choose_stages(recipe: Recipe | None, flags: Mapping[str, Any]) -> list[TrainingSettings]:
+    """With the settings of the flags, or of the recipe where no flag was given; of a recipe's
+    stages the first alone where a flag says when to end. Raises ConfigError."""
     if recipe is None:
-        return TrainingSettings(**flags)
+        return [TrainingSettings(**flags)]
     context = click.get_current_context()
     given = {
         name: value
         for name, value in flags.items()
         if context.get_parameter_source(name) is not ParameterSource.DEFAULT
     }
-    return dataclasses.replace(recipe.settings, **given)
+    then, ends = recipe.then, [name for name in _ENDS if name in given]
+    if then and ends:
+        _log.info(
+            "one stage instead of the recipe's %d, since --%s says when to end",
+            1 + len(then),
+            ends[0].replace("_", "-"),
+        )
+        then = ()
+    return [dataclasses.replace(stage, **given) for stage in (recipe.settings, *then)]
 
 
 def _read_pairs(

@@ -8,6 +8,8 @@ what others published. The data is not part of it: whoever trains fetches the fi
                        line), each found plain or with .gz; where: to get them; licence: of them
     [search]           runtime.options.SearchOptions
     [settings]         model.training.settings.TrainingSettings
+    [[then]]           any number of further stages: the settings that each changes of the one
+                       before, of which max_updates is one (settings.check_stages)
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from typing import Any, Literal, Self
 from model.corpora.files import read_parallel, read_tsv
 from model.errors import ConfigError, DataError
 from model.search_defaults import told
-from model.training.settings import TrainingSettings
+from model.training.settings import TrainingSettings, check_stages
 from runtime.errors import OptionError
 from runtime.options import SearchOptions
 
@@ -36,7 +38,7 @@ _SUFFIX = ".toml"
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """files: of each split, without .gz."""
+    """files: of each split, without .gz. settings: of the first stage, then: of those after it."""
 
     name: str
     title: str
@@ -46,6 +48,7 @@ class Recipe:
     licence: str
     search: SearchOptions
     settings: TrainingSettings
+    then: tuple[TrainingSettings, ...] = ()
 
     @classmethod
     def from_toml(cls, name: str, text: str) -> Self:
@@ -56,6 +59,7 @@ class Recipe:
             for table, found in (("data", data), ("search", search), ("settings", settings)):
                 if not isinstance(found, dict):
                     raise ConfigError(f"{table} is {found!r}; expected a table: [{table}]")
+            stages = _stages(settings, values.get("then", []))
             return cls(
                 name=name,
                 title=str(values["title"]),
@@ -64,7 +68,8 @@ class Recipe:
                 where=str(data["where"]),
                 licence=str(data["licence"]),
                 search=SearchOptions.from_json(search),
-                settings=TrainingSettings.from_json(settings),
+                settings=stages[0],
+                then=tuple(stages[1:]),
             )
         except KeyError as error:
             raise ConfigError(
@@ -139,6 +144,17 @@ def evaluation_command(checkpoint: Path, test: Sequence[Path]) -> str:
     for flag, path in zip(flags, test or (Path("SRC"), Path("REF")), strict=True):
         command += [flag, str(path)]
     return shlex.join(command)
+
+
+def _stages(first: Mapping[str, Any], changes: Any) -> list[TrainingSettings]:
+    """Of the first and those after it. Raises ConfigError for what can't be."""
+    if not isinstance(changes, list) or not all(isinstance(one, dict) for one in changes):
+        raise ConfigError(f"then is {changes!r}; expected tables: [[then]] before each")
+    stages = [TrainingSettings.from_json(first)]
+    for one in changes:
+        stages.append(TrainingSettings.from_json({**stages[-1].to_json(), **one}))
+    check_stages(stages)
+    return stages
 
 
 def _names(split: Split, found: Any) -> tuple[str, ...]:

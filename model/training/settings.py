@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Self, get_args
 
@@ -201,6 +202,25 @@ class TrainingSettings:
             if key not in known:
                 raise ConfigError(f"unknown training setting {key!r}; {nearest_hint(key, known)}")
         return cls(**values)
+
+
+def check_stages(stages: Sequence[TrainingSettings]) -> None:
+    """Raises ConfigError where a stage can't go on from the one before: for a training that could
+    end before its updates are done, no more updates, or settings that may not change."""
+    for number, (before, stage) in enumerate(itertools.pairwise(stages), start=2):
+        wrong = [
+            f"{name} is {shown(getattr(before, name))}, which may end the stage before early"
+            for name in ("max_minutes", "patience")
+            if getattr(before, name) is not None
+        ]
+        if stage.max_updates <= before.max_updates:
+            wrong.append(
+                f"max_updates is {stage.max_updates}; expected more than the {before.max_updates} "
+                "before, since updates are counted from the very beginning"
+            )
+        wrong += stage.differences(before, ended=True)
+        if wrong:
+            raise ConfigError(f"stage {number} can't follow the one before: {'; '.join(wrong)}")
 
 
 def demo_settings() -> TrainingSettings:

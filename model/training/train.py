@@ -1,16 +1,17 @@
 """Training: teacher forcing with Adam, from pairs of lines to a checkpoint.
 
 Vaswani et al. 2017, section 5, with batches by tokens, an optional cap on wall-clock time, and the
-average of the last saves. Everything that decides the next update is saved every `save_every`
-updates (model.training.state): a training that is killed and resumed ends with the very same
-weights, as long as updates bound it and not minutes.
+average of the last saves; in one stage or several, each of which goes on where the one before has
+ended, with another schedule and loss. Everything that decides the next update is saved every
+`save_every` updates (model.training.state): a training that is killed and resumed ends with the
+very same weights, as long as updates bound it and not minutes.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from model.training.distributed import ALONE, Ranks
 from model.training.memory import check_memory, memory_of
 from model.training.place import hold
 from model.training.run import Pairs, Run, TrainingResult
-from model.training.settings import TrainingSettings
+from model.training.settings import TrainingSettings, check_stages
 from model.training.state import SavedState
 from runtime.cores import check_threads
 
@@ -37,6 +38,7 @@ def train(
     settings: TrainingSettings,
     out_dir: Path | str,
     *,
+    then: Sequence[TrainingSettings] = (),
     resume: bool = False,
     overwrite: bool = False,
     quiet: bool = False,
@@ -47,6 +49,7 @@ def train(
 ) -> TrainingResult:
     """Trains a model on (source, target) pairs and writes a checkpoint to out_dir.
 
+    then: further stages, with these settings; each ends with a checkpoint of its own in out_dir.
     resume: goes on from what a killed training left there; starts anew if there is nothing.
     overwrite: starts anew whatever is there, which stays until the new one can begin. quiet: no
     progress bar. threads: PyTorch's, for the whole process; None leaves them alone. ranks: this
@@ -59,7 +62,8 @@ def train(
     (corpus), CheckpointError (files) and TrainingError (NaN, a loss that stands still, two
     trainings into one place).
     """
-    out_dir = Path(out_dir)
+    out_dir, stages = Path(out_dir), (settings, *then)
+    check_stages(stages)
     if resume and overwrite:
         raise ConfigError(
             "--resume goes on with the training that is there and --force replaces it; give one"
@@ -75,26 +79,45 @@ def train(
         torch.random.fork_rng(devices=devices),
     ):
         check_memory(settings.model_config(settings.pieces), memory_of(ranks.device))
+        result = None
         corpus = corpus_sha256([*train_pairs, *valid_pairs])
-        ranks.require_same("settings or corpora", f"{settings} {corpus}")
+        ranks.require_same("settings or corpora", f"{stages} {corpus}")
         saved = None
         if ranks.first:
-            saved = _open_state(out_dir, settings, corpus, resume=resume, overwrite=overwrite)
+            saved = _open_state(out_dir, stages, corpus, resume=resume, overwrite=overwrite)
         if ranks.share(saved is not None) and not ranks.first:
             saved = states.load_state(out_dir)
-        run = Run(
-            train_pairs, valid_pairs, settings, out_dir, corpus, saved,
-            quiet=quiet, ranks=ranks, tensorboard=tensorboard, about=about or {},
-        )  # fmt: skip
-        if place is not None:
-            place.begun = True
-        with contextlib.closing(run):
-            try:
-                run.train()
-            except KeyboardInterrupt:
-                run.progress.say("stopped; --resume goes on after update %d", run.last_save)
-                raise
-            return run.finish()
+        for number in range(_stage_after(saved, stages), len(stages)):
+            if len(stages) > 1:
+                _log.info("stage %d of %d", number + 1, len(stages))
+            if result is not None:
+                saved = states.load_state(out_dir)
+            run = Run(
+                train_pairs, valid_pairs, stages[number], out_dir, corpus, saved,
+                quiet=quiet, ranks=ranks, tensorboard=tensorboard, about=about or {},
+            )  # fmt: skip
+            if place is not None:
+                place.begun = True
+            result = _train_to_its_end(run)
+    assert result is not None
+    return result
+
+
+def _train_to_its_end(run: Run) -> TrainingResult:
+    with contextlib.closing(run):
+        try:
+            run.train()
+        except KeyboardInterrupt:
+            run.progress.say("stopped; --resume goes on after update %d", run.last_save)
+            raise
+        return run.finish()
+
+
+def _stage_after(saved: SavedState | None, stages: Sequence[TrainingSettings]) -> int:
+    """The number of the stage that the coming update belongs to; the last where all are done."""
+    done = 0 if saved is None else saved.position.updates
+    unfinished = (n for n, stage in enumerate(stages) if stage.max_updates > done)
+    return next(unfinished, len(stages) - 1)
 
 
 def _check_name(out_dir: Path) -> None:
@@ -128,7 +151,7 @@ def _check_ranks(ranks: Ranks, settings: TrainingSettings) -> None:
 
 
 def _open_state(
-    out_dir: Path, settings: TrainingSettings, corpus: str, *, resume: bool, overwrite: bool
+    out_dir: Path, stages: Sequence[TrainingSettings], corpus: str, *, resume: bool, overwrite: bool
 ) -> SavedState | None:
     """The state to go on from, or None to start anew."""
     if overwrite:
@@ -153,7 +176,7 @@ def _open_state(
             f"{out_dir} holds a training already; go on with --resume, or start anew with --force"
         )
     saved = states.load_state(out_dir)
-    done = saved.position.updates
+    done, settings = saved.position.updates, stages[_stage_after(saved, stages)]
     ended = saved.settings.max_updates <= done < settings.max_updates
     different = settings.differences(saved.settings, ended=ended)
     if saved.corpus != corpus:

@@ -108,6 +108,30 @@ def test_train_by_recipe(corpus: Path, tmp_path: Path, capsys) -> None:
     assert "lacks train.src (or train.src.gz) and train.tgt" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("flags", "updates", "text"),
+    [
+        ([], 2, "stage 2 of 2"),
+        (["--max-updates", "3"], 3, "one stage instead of the recipe's 2, since --max-updates"),
+        (["--patience", "9"], 1, "one stage instead of the recipe's 2, since --patience says"),
+    ],
+)
+def test_a_recipe_of_two_stages(
+    corpus: Path, tmp_path: Path, capsys, flags: list[str], updates: int, text: str
+) -> None:
+    path = tmp_path / "two.toml"
+    stages = RECIPE.replace("max_updates = 500", "max_updates = 1")
+    path.write_text(f"{stages}[[then]]\nmax_updates = 2\ncooldown = 0.5\n")
+    arguments = ["--recipe", path, "--data", corpus, "--out", tmp_path / "out", "--no-tensorboard"]
+    assert call("train", *arguments, "--seed", "5", *flags) == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["updates"] == updates
+    assert text in captured.err
+    settings = load_checkpoint(tmp_path / "out").metadata["settings"]
+    assert settings["seed"] == 5
+    assert settings["cooldown"] == (0.33 if flags else 0.5)
+
+
 def test_recipes_are_listed(capsys) -> None:
     assert call("recipes") == 0
     listed = capsys.readouterr().out

@@ -55,6 +55,19 @@ def test_a_recipe_of_ones_own(tmp_path: Path) -> None:
     assert recipe.read("valid", tmp_path) == [("three", "three")]
 
 
+def test_stages_each_change_the_one_before(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(
+        f"{MINE}max_updates = 3\n[[then]]\nmax_updates = 5\nr_drop = 2\n[[then]]\nmax_updates = 8\n"
+    )
+    recipe = load_recipe(str(path))
+    assert recipe.settings == TrainingSettings(warmup=7, max_updates=3)
+    assert recipe.then == (
+        TrainingSettings(warmup=7, max_updates=5, r_drop=2),
+        TrainingSettings(warmup=7, max_updates=8, r_drop=2),
+    )
+
+
 def test_missing_files_are_named_with_where_they_come_from(tmp_path: Path) -> None:
     (tmp_path / "val.de.gz").write_bytes(b"")
     with pytest.raises(DataError) as error:
@@ -84,6 +97,23 @@ def test_missing_files_are_named_with_where_they_come_from(tmp_path: Path) -> No
         ("[search]", "[[search]]", r"can't be used: search is \[.*\]; expected a table: \[search"),
         ("warmup", "preset = []\nwarmup", r"can't be used: preset is \[\]; expected one of tiny"),
         ("[settings]", "[settings", "can't be used: Expected"),
+        ("[data]", "then = 7\n[data]", r"can't be used: then is 7; expected tables: \[\[then"),
+        (
+            "warmup = 7",
+            "max_updates = 9\n[[then]]\nmax_updates = 9\nnorm = 'post'",
+            "can't be used: stage 2 can't follow the one before: max_updates is 9; expected more "
+            "than the 9 before, .*; norm: 'pre', now 'post'",
+        ),
+        (
+            "warmup = 7",
+            "patience = 3\n[[then]]\nmax_updates = 30000",
+            "can't be used: stage 2 can't follow .*: patience is 3, which may end the stage",
+        ),
+        (
+            "warmup = 7",
+            "[[then]]\nmaxupdates = 30000",
+            "can't be used: unknown training setting 'maxupdates'; did you mean",
+        ),
     ],
 )
 def test_recipes_that_are_none(tmp_path: Path, before: str, after: str, text: str) -> None:

@@ -420,6 +420,47 @@ def test_a_second_stage_has_another_schedule_and_loss(pairs, tmp_path: Path, cap
     assert load_checkpoint(tmp_path / "ended").sha256 != load_checkpoint(tmp_path / "plain").sha256
 
 
+FIRST = replace(SETTINGS, max_updates=4)
+THEN = (
+    replace(FIRST, max_updates=6),
+    replace(FIRST, max_updates=9, learning_rate=1e-3, r_drop=1.0, cooldown=0.2, save_every=2),
+)
+
+
+@pytest.fixture(scope="module")
+def three_stages(pairs, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Each by a call of its own."""
+    path: Path = tmp_path_factory.mktemp("stages") / "out"
+    train(*pairs, FIRST, path, quiet=True)
+    for settings in THEN:
+        train(*pairs, settings, path, resume=True, quiet=True)
+    return path
+
+
+@pytest.mark.parametrize("killed_after", [[], [2, 5], [4, 6, 9]])
+def test_stages_in_one_call_are_those_of_several(
+    pairs, three_stages: Path, tmp_path: Path, monkeypatch, caplog, killed_after
+) -> None:
+    """Killed or not: within a stage, before its checkpoint is written, at the end of all."""
+    for updates in killed_after:
+        with monkeypatch.context() as patch:
+            kill_after(patch, updates)
+            with pytest.raises(Killed):
+                train(*pairs, FIRST, tmp_path, then=THEN, resume=True, quiet=True)
+    with caplog.at_level(logging.INFO):
+        result = train(*pairs, FIRST, tmp_path, then=THEN, resume=True, quiet=True)
+    assert result.updates == 9
+    assert "stage 3 of 3" in caplog.text
+    for name in ("model.safetensors", "tokenizer.model", "samples.json", "manifest.json"):
+        assert (tmp_path / name).read_bytes() == (three_stages / name).read_bytes(), name
+
+
+def test_a_stage_that_cannot_follow_is_refused_before_anything(pairs, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="stage 2 can't follow the one before: max_updates is 4"):
+        train(*pairs, FIRST, tmp_path / "out", then=[FIRST], quiet=True)
+    assert not (tmp_path / "out").exists()
+
+
 def test_what_is_there_is_not_overwritten_unasked(pairs, uninterrupted: Path) -> None:
     with pytest.raises(ConfigError, match=r"holds a training already; go on with --resume"):
         train(*pairs, SETTINGS, uninterrupted, quiet=True)
