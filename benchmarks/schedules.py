@@ -33,7 +33,7 @@ from runtime.translator import Translator
 
 logger = logging.getLogger(__name__)
 
-BATCH_TOKENS = (256, 512, DEFAULT_BATCH_TOKENS, 2048)
+BATCH_TOKENS = (256, DEFAULT_BATCH_TOKENS, 1024, 2048)
 RANDOM_STEPS = 24
 """Target tokens of every line of a random model, which ends none by itself."""
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from runtime.errors import OptionError
 from runtime.numbers import is_whole, shown
 
-DEFAULT_BATCH_TOKENS = 1024
+DEFAULT_BATCH_TOKENS = 512
 # Beams and their logits grow with sentences, not with source tokens: a bound for very short lines.
 MAX_SENTENCES = 128
 

@@ -215,7 +215,8 @@ class StaticBackend:
         moving = np.flatnonzero(slots >= size)
         free = np.setdiff1d(np.arange(size), slots)
         if len(free):
-            self._move(state, slots[moving], free)
+            for source, target in zip(slots[moving], free, strict=True):
+                state.workspace.move(source, target, state.length)
             slots[moving] = free
         in_order = np.array_equal(slots, np.arange(size))
         state.slots = None if in_order else slots
@@ -247,15 +248,10 @@ class StaticBackend:
 
     def _grow(self, state: _State) -> None:
         """Moves the first B slots to a workspace with room for twice as many positions."""
-        old, length = state.bound.arrays, state.length
+        old, length = state.workspace, state.length
         room = min(2 * length, state.max_length)
-        source = old[SRC_MASK].shape[1]
-        workspace = self._take(state.sentences, state.beam_size, source, room)
-        new = workspace.whole.arrays
-        for name in (*workspace.self_names, CACHE_INDIRECTION):
-            new[name][:, :, :length] = old[name]
-        for name in (*workspace.cross_names, SRC_MASK):
-            new[name][:] = old[name]
+        workspace = self._take(state.sentences, state.beam_size, old.shape.source, room)
+        workspace.take_over(old, length)
         state.give_back()
         state.workspace, state.bound = workspace, workspace.whole
         self._lend(state)
@@ -265,16 +261,3 @@ class StaticBackend:
         ending = weakref.finalize(state, self._pool.give, state.workspace)
         ending.atexit = False
         state.give_back = ending
-
-    def _move(
-        self, state: _State, source: npt.NDArray[np.intp], target: npt.NDArray[np.intp]
-    ) -> None:
-        """Copies what the sentences in the slots `source` hold to the slots `target`."""
-        sentences, length, arrays = state.sentences, state.length, state.bound.arrays
-        for name in state.workspace.self_names:
-            cache = arrays[name]
-            by_sentence = cache.reshape(sentences, state.beam_size, *cache.shape[1:])
-            by_sentence[target, :, :, :length] = by_sentence[source, :, :, :length]
-        for name in (*state.workspace.cross_names, SRC_MASK, CACHE_INDIRECTION):
-            array = arrays[name]
-            array[target] = array[source]

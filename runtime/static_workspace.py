@@ -91,17 +91,22 @@ class StaticWorkspace:
     ) -> None:
         self.shape, self._step = shape, step
         layers = model.decoder_layers
-        self.self_names, self.cross_names = self_names(layers), cross_names(layers)
-        self._next_names = next_self_names(layers)
-        dims = self._cache_dims(model)
-        counts = [math.prod(sizes) for sizes in dims.values()]
-        self.is_small = sum(counts) <= KEPT_FLOATS  # so it is kept as it is
-        parts = np.split(np.empty(sum(counts), dtype=np.float32), np.cumsum(counts)[:-1])
-        arrays: Arrays = {
-            name: part.reshape(sizes)
-            for (name, sizes), part in zip(dims.items(), parts, strict=True)
-        }
+        self._self_names, self._next_names = self_names(layers), next_self_names(layers)
+        self._cross_names = cross_names(layers)
         sentences, beam_size, source, positions = shape
+        heads, head_dim = model.num_heads, model.head_dim
+        dims = (
+            (2 * layers, sentences * beam_size, heads, positions, head_dim),
+            (2 * layers, sentences, heads, source, head_dim),
+        )
+        counts = [math.prod(sizes) for sizes in dims]
+        self.is_small = sum(counts) <= KEPT_FLOATS  # so it is kept as it is
+        parts = np.split(np.empty(sum(counts), dtype=np.float32), counts[:1])
+        self._past, self._cross = (
+            part.reshape(sizes) for part, sizes in zip(parts, dims, strict=True)
+        )
+        arrays: Arrays = dict(zip(self._self_names, self._past, strict=True))
+        arrays |= zip(self._cross_names, self._cross, strict=True)
         self._own_rows = np.arange(beam_size, dtype=np.int32)[None, :, None]
         arrays |= {
             TOKEN_IDS: np.zeros((sentences, beam_size), dtype=np.int32),
@@ -118,7 +123,7 @@ class StaticWorkspace:
         }
         self.src_ids = np.zeros((sentences, source), dtype=np.int32)
         tensors = borrow({SRC_IDS: self.src_ids, **arrays})
-        self.encode = encoder.bind(tensors, {name: tensors[name] for name in self.cross_names}).run
+        self.encode = encoder.bind(tensors, {name: tensors[name] for name in self._cross_names}).run
         self.whole = self._bound(arrays)
 
     def start(self) -> None:
@@ -127,13 +132,35 @@ class StaticWorkspace:
 
     def first(self, sentences: int) -> Bound:
         """The step over the first slots only, in the same memory."""
-        rows = dict.fromkeys(self.self_names, sentences * self.shape.beam_size)
+        rows = dict.fromkeys(self._self_names, sentences * self.shape.beam_size)
         return self._bound(
             {
                 name: array if name in _FIXED else array[: rows.get(name, sentences)]
                 for name, array in self.whole.arrays.items()
             }
         )
+
+    def move(self, source: int, target: int, length: int) -> None:
+        """Copies what the sentence in the slot `source` holds, `length` tokens of each beam, to the
+        slot `target`."""
+        k = self.shape.beam_size
+        old, new = (self._past[:, slot * k : (slot + 1) * k] for slot in (source, target))
+        new[:, :, :, :length] = old[:, :, :, :length]
+        self._cross[:, target] = self._cross[:, source]
+        for name in (SRC_MASK, CACHE_INDIRECTION):
+            array = self.whole.arrays[name]
+            array[target] = array[source]
+
+    def take_over(self, other: StaticWorkspace, length: int) -> None:
+        """All slots get what the first ones of another workspace hold: `length` tokens of each
+        beam, of as many beams and of sources as long."""
+        sentences, beam_size = self.shape[:2]
+        rows = sentences * beam_size
+        self._past[:, :, :, :length] = other._past[:, :rows, :, :length]
+        self._cross[:] = other._cross[:, :sentences]
+        new, old = self.whole.arrays, other.whole.arrays
+        new[CACHE_INDIRECTION][:, :, :length] = old[CACHE_INDIRECTION][:sentences, :, :length]
+        new[SRC_MASK][:] = old[SRC_MASK][:sentences]
 
     def run_for_log_probs(self, arrays: Arrays, log_probs: FloatArray) -> None:
         """A step that writes log_probs [B,K,V] too."""
@@ -149,15 +176,9 @@ class StaticWorkspace:
         """next_self_k.i is the memory of self_k.i."""
         tensors = borrow(arrays)
         outputs = {name: tensors[name] for name in (SCORES, CANDIDATE_IDS, PARENTS)}
-        for name, cache in zip(self._next_names, self.self_names, strict=True):
+        for name, cache in zip(self._next_names, self._self_names, strict=True):
             outputs[name] = tensors[cache]
         return self._step.bind(tensors, {**outputs, **more_outputs})
-
-    def _cache_dims(self, model: ModelSpec) -> dict[str, tuple[int, int, int, int]]:
-        sentences, beam_size, source, positions = self.shape
-        cache = (sentences * beam_size, model.num_heads, positions, model.head_dim)
-        cross = (sentences, model.num_heads, source, model.head_dim)
-        return dict.fromkeys(self.self_names, cache) | dict.fromkeys(self.cross_names, cross)
 
 
 class StaticWorkspacePool:

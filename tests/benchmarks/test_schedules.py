@@ -31,8 +31,8 @@ def arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_every_shape_once() -> None:
     shapes = file_shapes(2)
     assert [(s.workers, s.threads, s.batch_tokens) for s in shapes] == [
-        (1, 1, 1024), (1, 2, 1024), (2, 1, 1024), (2, 2, 1024),
-        (2, 1, 256), (2, 1, 512), (2, 1, 2048),
+        (1, 1, 512), (1, 2, 512), (2, 1, 512), (2, 2, 512),
+        (2, 1, 256), (2, 1, 1024), (2, 1, 2048),
     ]  # fmt: skip
     assert [(s.workers, s.threads) for s in file_shapes(1)] == [(1, 1)] * 4
 
@@ -40,7 +40,7 @@ def test_every_shape_once() -> None:
 def test_the_command(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(cli, ["schedules", *arguments, "--json"]) == 0
     record = json.loads(capsys.readouterr().out)
-    assert [found["label"] for found in record["many"]][2] == "2 x 1, 1024 tokens"
+    assert [found["label"] for found in record["many"]][2] == "2 x 1, 512 tokens"
     assert [found["threads"] for found in record["alone"]] == [1, 2]
     assert (record["lines"], record["alone"][0]["lines"]) == (12, 3)
     assert all(len(found["seconds"]) == 2 for found in record["many"])

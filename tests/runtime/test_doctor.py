@@ -47,7 +47,7 @@ def test_diagnose(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_it_says_what_translate_picks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("runtime.cores.physical_cores", lambda: 2)
     text = render(diagnose())
-    assert "\n  step below 16 MB: 2 workers of 1 thread each, batches of up to 1024" in text
+    assert "\n  step below 16 MB: 2 workers of 1 thread each, batches of up to 512" in text
     assert "\n  step of 16 MB or more: 2 workers of 1 thread each, " in text
     assert "a batch alone: 2 threads (2 cores; a step reads 16 MB of weights)" in text
     bundle = Bundle.open(write_fake_bundle(tmp_path / "b", precisions=("fp32", "int8")))

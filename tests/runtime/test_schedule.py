@@ -59,7 +59,7 @@ def test_the_cores_here_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_render() -> None:
     assert choose_schedule(SMALL, available=2).render() == (
-        "2 workers of 1 thread each, batches of up to 1024 tokens; a batch alone: 1 thread "
+        "2 workers of 1 thread each, batches of up to 512 tokens; a batch alone: 1 thread "
         "(2 cores; more from 16 MB of weights a step on)"
     )
     assert (
@@ -68,6 +68,6 @@ def test_render() -> None:
         .endswith("a batch alone: 2 threads (2 cores; a step reads 20 MB of weights)")
     )
     assert Schedule().render() == (
-        "1 worker of threads as the backend chooses each, batches of up to 1024 tokens; a batch "
+        "1 worker of threads as the backend chooses each, batches of up to 512 tokens; a batch "
         "alone: threads as the backend chooses (one search at a time)"
     )
