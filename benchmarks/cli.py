@@ -28,6 +28,14 @@ cli = group(
 _FILE = click.Path(path_type=Path)
 
 
+def _workload(value: str) -> tuple[int, int]:
+    """ "32x4" -> (32, 4): lines at once, beams."""
+    parts = value.split("x")
+    if len(parts) != 2 or not all(part.isdecimal() and int(part) > 0 for part in parts):
+        raise click.BadParameter(f"{value!r} is no workload; expected lines x beams, such as 32x4")
+    return int(parts[0]), int(parts[1])
+
+
 @cli.command("compare")
 @click.option("--bundle", type=_FILE, help="Directory of the bundle.")
 @click.option("--checkpoint", type=_FILE, help="Measure its eager model as well.")
@@ -96,6 +104,29 @@ def schedules_command(as_json: bool, **options: Any) -> None:
 
     record = measure_schedules(SchedulesRun(**options))
     click.echo(json.dumps(record) if as_json else render_schedules(record))
+
+
+@cli.command("roofline")
+@click.option("--bundle", type=_FILE, help="Directory of the bundle.")
+@click.option("--preset", help="Instead: a model size, with random weights.")
+@click.option("--precision", type=click.Choice(["int8", "fp32"]), help="The first that there is if not given.")  # noqa: E501  # fmt: skip
+@click.option("--workloads", type=_workload, multiple=True, metavar="BxK", help="Lines at once x beams; may be repeated.  [default: 1x1, 1x4, 32x4]")  # noqa: E501  # fmt: skip
+@click.option("--source", type=click.IntRange(1), default=20, show_default=True, help="Source tokens of a line, EOS counted.")  # noqa: E501  # fmt: skip
+@click.option("--steps", type=click.IntRange(1), default=24, show_default=True, help="Target tokens of a line.")  # noqa: E501  # fmt: skip
+@click.option("--rounds", type=click.IntRange(1), default=15, show_default=True, help="Timed runs.")
+@click.option("--json", "as_json", is_flag=True, help="JSON on one line instead of tables.")
+def roofline_command(as_json: bool, **options: Any) -> None:
+    """Sets what a step takes on this CPU beside what it can't take less than, and says which
+    operators the rest goes to. One thread, the graphs that `translate` picks on a CPU.
+    """
+    from benchmarks.roofline import RooflineRun, measure_roofline
+    from benchmarks.roofline import render as render_roofline
+
+    workloads = options.pop("workloads")
+    if workloads:
+        options["workloads"] = workloads
+    record = measure_roofline(RooflineRun(**options))
+    click.echo(json.dumps(record) if as_json else render_roofline(record))
 
 
 @cli.command("training")

@@ -25,19 +25,17 @@ def plan_batches(lengths: Sequence[int], batch_tokens: int, workers: int = 1) ->
     """Splits the indices of `lengths` into batches, in the order in which to run them.
 
     Neighbours in length share a batch, so that little is padded. A batch holds at most batch_tokens
-    padded source tokens, or one sentence that is longer than that; fewer where several workers
-    would else not have equal shares. The batch that holds the earliest sentence comes first, so
-    that results can be given out early and in order.
+    padded source tokens, or one sentence that is longer than that; fewer where batches, and the
+    shares of several workers, would else not be equal. The batch that holds the earliest sentence
+    comes first, so that results can be given out early and in order.
     """
     order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
-    batches = _cut(lengths, order, batch_tokens)
-    if len(batches) % workers:
-        count = (len(batches) // workers + 1) * workers
-        # The smallest bound that makes no more batches than that: the most equal ones.
-        budget = bisect_left(
-            range(batch_tokens), True, key=lambda b: len(_cut(lengths, order, b)) <= count
-        )
-        batches = _cut(lengths, order, budget)
+    count = -(-len(_cut(lengths, order, batch_tokens)) // workers) * workers
+    # The smallest bound that makes no more batches than that: the most equal ones.
+    budget = bisect_left(
+        range(batch_tokens), True, key=lambda b: len(_cut(lengths, order, b)) <= count
+    )
+    batches = _cut(lengths, order, budget)
     return sorted((sorted(batch) for batch in batches), key=lambda batch: batch[0])
 
 

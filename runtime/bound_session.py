@@ -31,10 +31,18 @@ def borrow(arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, OrtTensor]:
 
 
 class BoundSession:
-    """The graph of one role, on the CPU. Raises BackendError as GraphSession does."""
+    """The graph of one role, on the CPU. profile: the beginning of a file's name, into which ONNX
+    Runtime's profiler writes. Raises BackendError as GraphSession does."""
 
     def __init__(
-        self, role: Role, path: Path, model: ModelSpec, precision: Precision, threads: int
+        self,
+        role: Role,
+        path: Path,
+        model: ModelSpec,
+        precision: Precision,
+        threads: int,
+        *,
+        profile: Path | None = None,
     ) -> None:
         options = session_options(threads)
         # Sizes are few here, since caches do not grow: planning the memory once for each saves 7%
@@ -43,6 +51,9 @@ class BoundSession:
         if role == "encoder":
             # It runs once for many steps: its idle threads must not spin against the steps'.
             options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        if profile is not None:
+            options.enable_profiling = True
+            options.profile_file_prefix = str(profile)
         self.run_options = _SHRINK if role == "encoder" else _RUN_OPTIONS
         session = load_session(str(path), path.name, CPU, options, None)
         inputs = static_inputs(role, model, precision)

@@ -29,6 +29,7 @@ RANDOM_LINES = 64
 RANDOM_SOURCE = 20
 """Tokens of a random line, EOS counted."""
 _CALIBRATION_LINES = 4
+_CHECKPOINT = "checkpoint"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +102,17 @@ def prepare(
 
 
 def prepare_random(preset: str, directory: Path, subjects: Iterable[str]) -> Prepared:
-    """A checkpoint of random weights, and the bundle that `export build --int8` makes of it.
+    """Random weights as a checkpoint, a bundle and, for `subjects`, CTranslate2 models; and lines.
+
+    Raises ConfigError for an unknown preset.
+    """
+    bundle = random_bundle(preset, directory)
+    lines = random_lines(RANDOM_LINES, bundle.manifest.model.vocab_size)
+    return prepare(bundle.path, directory / _CHECKPOINT, lines, None, directory, subjects)
+
+
+def random_bundle(preset: str, directory: Path) -> Bundle:
+    """What `export build --int8` makes of random weights, in `directory`, beside the checkpoint.
 
     Its vocabulary is of words, so that a line has as many tokens as it has words, and one for EOS.
     Raises ConfigError for an unknown preset.
@@ -109,19 +120,18 @@ def prepare_random(preset: str, directory: Path, subjects: Iterable[str]) -> Pre
     if preset not in PRESETS:
         raise ConfigError(f"unknown preset {preset!r}; expected one of {', '.join(PRESETS)}")
     size = PRESETS[preset].vocab_size
-    lines = random_lines(RANDOM_LINES, size)
-    bundle_path, checkpoint_path = directory / "bundle", directory / "checkpoint"
+    checkpoint_path = directory / _CHECKPOINT
     save_checkpoint(
         checkpoint_path, model=random_model(preset), tokenizer_proto=word_tokenizer(size)
     )
     recipe = BundleRecipe(
         int8=True,
-        calibration_lines=tuple(lines[:_CALIBRATION_LINES]),
+        calibration_lines=tuple(random_lines(_CALIBRATION_LINES, size)),
         method=DEFAULT_METHOD,
         percentile=DEFAULT_PERCENTILE,
     )
-    make_bundle(load_checkpoint(checkpoint_path), recipe, bundle_path)
-    return prepare(bundle_path, checkpoint_path, lines, None, directory, subjects)
+    make_bundle(load_checkpoint(checkpoint_path), recipe, directory / "bundle")
+    return Bundle.open(directory / "bundle")
 
 
 def word_tokenizer(size: int) -> bytes:

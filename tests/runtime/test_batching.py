@@ -23,6 +23,12 @@ def test_plan_batches_gives_every_worker_an_equal_share() -> None:
     assert plan_batches([18, 18], 1000, 2) == [[0], [1]]
     assert plan_batches([10, 10, 10, 10, 10], 1000, 2) == [[0, 1, 2], [3, 4]]
     assert [len(batch) for batch in plan_batches([10] * 100, 400, 2)] == [25] * 4
+    assert [len(batch) for batch in plan_batches([20] * 32, 512, 2)] == [16, 16]
+
+
+def test_plan_batches_leaves_no_small_rest() -> None:
+    assert [len(batch) for batch in plan_batches([20] * 32, 512)] == [16, 16]
+    assert [len(batch) for batch in plan_batches([10] * 7, 30)] == [3, 3, 1]  # 2 would make 4
 
 
 @given(st.lists(st.integers(1, 60), max_size=400), st.integers(1, 2000), st.integers(1, 9))
