@@ -15,7 +15,7 @@ from runtime.directory import write_atomically
 from runtime.errors import OptionError
 
 _DPI = 130
-_COLORS = {"fp32": "tab:blue", "int8": "tab:orange"}
+_MARKERS = {"fp32": "s", "int8": "o"}
 _POINT_AREA = 4.0  # square points a MB, so that twice the memory is twice the area
 _LEAST_AREA = 20.0
 
@@ -43,23 +43,22 @@ def plot_pareto(record: Mapping[str, Any], path: Path) -> bool:
     figure, (axes,) = _figure(1)
     from matplotlib.ticker import LogLocator, NullFormatter
 
-    for name, found in scored.items():
-        ms = workload["subjects"][name]["ms"]["p50"]
+    for number, (name, found) in enumerate(scored.items()):
         memory = found["footprint"]["rss_used"] / 1e6
-        bleu = found["quality"]["bleu"]
         axes.scatter(
-            ms,
-            bleu,
+            workload["subjects"][name]["ms"]["p50"],
+            found["quality"]["bleu"],
             s=max(_LEAST_AREA, _POINT_AREA * memory),
-            color=_COLORS[found["group"]],
-            alpha=0.5,
+            color=f"C{number}",
+            marker=_MARKERS[found["group"]],
+            alpha=0.6,
             edgecolors="black",
             linewidths=1.5 if name.startswith("leanseq") else 0.3,
+            label=f"{found['label']}, {memory:.0f} MB",
         )
-        axes.annotate(
-            f"{found['label']}, {memory:.0f} MB", (ms, bleu), fontsize=7,
-            xytext=(4, 4), textcoords="offset points",
-        )  # fmt: skip
+    legend = figure.legend(fontsize=7, loc="outside right upper")
+    for handle in legend.legend_handles:
+        handle.set_sizes([40.0])
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.xaxis.set_major_formatter("{x:g}")
@@ -67,7 +66,7 @@ def plot_pareto(record: Mapping[str, Any], path: Path) -> bool:
     axes.margins(x=0.35, y=0.2)
     axes.set_xlabel(f"ms a line, p50: {workload['label']}, {block['label']}")
     axes.set_ylabel("BLEU")
-    axes.set_title("to the upper left is better; the area is memory", fontsize=9)
+    axes.set_title("to the upper left is better; squares: FP32; the area is memory", fontsize=9)
     _save(figure, path)
     return True
 
