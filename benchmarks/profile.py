@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -100,11 +101,8 @@ def profile_step(
 def summarize(events: list[dict[str, Any]], *, vocab_size: int) -> StepProfile:
     """Sums the profiler's node events by what the nodes do: of each node its median run."""
     durations: dict[tuple[str, str], list[float]] = {}
-    for event in events:
-        if event.get("cat") == "Node" and event["name"].endswith("_kernel_time"):
-            args = event["args"]
-            key = (_kind(args, vocab_size), f"{args['node_index']} {event['name']}")
-            durations.setdefault(key, []).append(float(event["dur"]))
+    for node, args, node_us in node_runs(events):
+        durations.setdefault((_kind(args, vocab_size), node), []).append(node_us)
     totals = dict.fromkeys(("matmul", "logits", "quantize", "other"), 0.0)
     for (kind, _), times in durations.items():
         totals[kind] += float(np.median(times))
@@ -114,6 +112,14 @@ def summarize(events: list[dict[str, Any]], *, vocab_size: int) -> StepProfile:
         logits_us=totals["logits"],
         quantize_us=totals["quantize"],
     )
+
+
+def node_runs(events: Iterable[dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any], float]]:
+    """Which node ran, what the profiler tells of it, and microseconds: of each run, in order."""
+    for event in events:
+        if event.get("cat") == "Node" and event["name"].endswith("_kernel_time"):
+            args = event["args"]
+            yield f"{args['node_index']} {event['name']}", args, float(event["dur"])
 
 
 def _kind(args: dict[str, Any], vocab_size: int) -> str:

@@ -13,7 +13,6 @@ import json
 import logging
 import math
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,11 +23,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
-import onnxruntime
 
 from benchmarks.machine import describe_machine, now
+from benchmarks.peak_rates import PEAK_ROWS, bytes_per_second, products_per_second, timed
+from benchmarks.profile import node_runs
 from benchmarks.table import align
-from export.cpu_static.editing import CONTRIB
 from runtime.bound_session import BoundSession
 from runtime.bundle import Bundle
 from runtime.errors import BundleError, OptionError
@@ -57,9 +56,6 @@ KINDS = {
 }
 """What the operators of a step are for; all others are "other"."""
 COLUMNS = (*dict.fromkeys(KINDS.values()), "other")
-PEAK_ROWS = 128
-PEAK_SIZES = ((256, 1024), (1024, 256), (512, 2048), (2048, 512))
-"""Weights [I,O] whose products are timed; the best rate counts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,26 +171,6 @@ def render(record: dict[str, Any]) -> str:
     )
 
 
-def products_per_second(precision: Precision) -> float:
-    """Multiply-adds a second of one thread, at the best of PEAK_SIZES."""
-    rates = []
-    for inner, outer in PEAK_SIZES:
-        session = _product_session(precision, inner, outer)
-        x = np.random.default_rng(0).standard_normal((PEAK_ROWS, inner)).astype(np.float32)
-        feeds = {"x": x if precision == "fp32" else (x * 20 + 128).clip(0, 255).astype(np.uint8)}
-        run = partial(session.run, None, feeds)
-        seconds = min(_timed(run) for _ in range(40))
-        rates.append(PEAK_ROWS * inner * outer / seconds)
-    return max(rates)
-
-
-def bytes_per_second(size: int) -> float:
-    """How quickly one thread reads so many bytes, again and again, as steps read their weights."""
-    numbers = np.ones(max(size // 4, 1), dtype=np.float32)
-    seconds = min(_timed(lambda: np.dot(numbers, numbers)) for _ in range(40))
-    return float(numbers.nbytes / seconds)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Weights:
     """Of a step's products. count: multiply-adds a row. size: bytes."""
@@ -229,10 +205,8 @@ def kinds_of(
     profiler's own time, the same for each node, and is taken off.
     """
     durations: dict[tuple[str, str], list[float]] = {}
-    for event in events:
-        if event.get("cat") == "Node" and event["name"].endswith("_kernel_time"):
-            key = (event["args"]["op_name"], f"{event['args']['node_index']} {event['name']}")
-            durations.setdefault(key, []).append(float(event["dur"]))
+    for node, args, node_us in node_runs(events):
+        durations.setdefault((args["op_name"], node), []).append(node_us)
     found = [
         (operator, float(np.median(np.array(times).reshape(-1, steps), axis=0).mean()))
         for (operator, _), times in durations.items()
@@ -268,8 +242,8 @@ def _workload(
     encoder: list[float] = []
     step: list[float] = []
     for _ in range(run.rounds):
-        encoder.append(_timed(plain.encode))
-        step.append(sum(_timed(partial(plain.step, number)) for number in steps) / run.steps)
+        encoder.append(timed(plain.encode))
+        step.append(sum(timed(partial(plain.step, number)) for number in steps) / run.steps)
     with tempfile.TemporaryDirectory(prefix="leanseq-") as name:
         profiled = _open(bundle, precision, run, batch, beams, Path(name) / "step")
         profiled.encode()
@@ -280,7 +254,7 @@ def _workload(
     ids = bundle.manifest.special_ids
     sources = [[*_ids(run.source, bundle).tolist()[:-1], ids.eos] for _ in range(batch)]
     options = SearchOptions(beam_size=beams, min_length=run.steps, max_length=run.steps)
-    searches = [_timed(lambda: search(backend, sources, options, ids)) for _ in range(run.rounds)]
+    searches = [timed(lambda: search(backend, sources, options, ids)) for _ in range(run.rounds)]
     weights = weights_of(_step_path(bundle, precision, beams))
     rate = bytes_per_second(weights.size)
     encoder_us, step_us, search_us = (
@@ -376,46 +350,3 @@ def _bundle(run: RooflineRun) -> Iterator[Bundle]:
     assert run.preset is not None
     with tempfile.TemporaryDirectory(prefix="leanseq-") as name:
         yield random_bundle(run.preset, Path(name))
-
-
-def _product_session(precision: Precision, inner: int, outer: int) -> Any:
-    """x [N,I] times one weight [I,O], as the graphs do it."""
-    from onnx import TensorProto, helper, numpy_helper
-
-    generator = np.random.default_rng(0)
-    weight = generator.integers(-127, 127, (inner, outer)).astype(np.int8)
-    arrays: dict[str, Any] = {"weight": weight}
-    kind = TensorProto.UINT8
-    if precision == "fp32":
-        kind, arrays = TensorProto.FLOAT, {"weight": weight.astype(np.float32)}
-        node = helper.make_node("MatMul", ["x", "weight"], ["y"])
-    else:
-        arrays |= {
-            "x_scale": np.float32(0.02),
-            "scales": np.full(outer, 0.01, dtype=np.float32),
-            "x_zero": np.uint8(128),
-        }
-        names = ["x", "weight", "x_scale", "scales", "x_zero"]
-        node = helper.make_node("MatMulIntegerToFloat", names, ["y"], domain=CONTRIB)
-    graph = helper.make_graph(
-        [node],
-        "product",
-        [helper.make_tensor_value_info("x", kind, ["N", inner])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", outer])],
-        [numpy_helper.from_array(np.asarray(value), name) for name, value in arrays.items()],
-    )
-    opsets = [helper.make_opsetid("", 21), helper.make_opsetid(CONTRIB, 1)]
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.log_severity_level = 3
-    return onnxruntime.InferenceSession(
-        helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString(),
-        options,
-        providers=["CPUExecutionProvider"],
-    )
-
-
-def _timed(call: Callable[[], object]) -> float:
-    begun = time.perf_counter()
-    call()
-    return time.perf_counter() - begun

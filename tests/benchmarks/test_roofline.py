@@ -87,7 +87,7 @@ def test_weights_are_those_of_the_model(
 def test_the_command(
     bundle: Bundle, precision: str, capsys: pytest.CaptureFixture[str], monkeypatch
 ) -> None:
-    monkeypatch.setattr("benchmarks.roofline.PEAK_SIZES", ((64, 64),))
+    monkeypatch.setattr("benchmarks.peak_rates.PEAK_SIZES", ((64, 64),))
     arguments = ["roofline", "--bundle", str(bundle.path), "--precision", precision]
     arguments += ["--source", "7", "--steps", "3", "--rounds", "2"]
     assert run(cli, [*arguments, "--workloads", "1x1", "--workloads", "3x2", "--json"]) == 0
