@@ -28,8 +28,10 @@ FULL = 0.9
 
 def use_huge_pages() -> int:
     """Moves the memory of this process of which nearly all is in use: heap and anonymous maps.
-    Returns how many bytes lie on huge pages for certain. 0, and nothing is done, where the system has
-    none, its administrator wants none, or it can't be asked."""
+
+    Returns how many bytes lie on huge pages for certain. 0, and nothing is done, where the system
+    has none, its administrator wants none, or it can't be asked.
+    """
     try:
         size = _huge_page_size()
         if size is None:
