@@ -239,27 +239,26 @@ def _workload(
     logger.info("%d x %d", batch, beams)
     rows, steps = batch * beams, range(run.steps)
     plain = _open(bundle, precision, run, batch, beams, None)
-    encoder: list[float] = []
-    step: list[float] = []
-    for _ in range(run.rounds):
-        encoder.append(timed(plain.encode))
-        step.append(sum(timed(partial(plain.step, number)) for number in steps) / run.steps)
+    ids = bundle.manifest.special_ids
+    sources = [[*_ids(run.source, bundle).tolist()[:-1], ids.eos] for _ in range(batch)]
+    options = SearchOptions(beam_size=beams, min_length=run.steps, max_length=run.steps)
+    whole = partial(search, backend, sources, options, ids)
+    whole()
+    times: dict[str, list[float]] = {"encoder": [], "step": [], "search": []}
+    for _ in range(run.rounds):  # in turn, so that a busy machine disturbs all alike
+        times["encoder"].append(timed(plain.encode))
+        times["step"].append(sum(timed(partial(plain.step, n)) for n in steps) / run.steps)
+        times["search"].append(timed(whole))
+    encoder_us, step_us, search_us = (float(np.median(found)) * 1e6 for found in times.values())
     with tempfile.TemporaryDirectory(prefix="leanseq-") as name:
         profiled = _open(bundle, precision, run, batch, beams, Path(name) / "step")
         profiled.encode()
         for _ in range(run.rounds):
             for number in steps:
                 profiled.step(number)
-        kinds, nodes = kinds_of(profiled.end_profiling(), run.steps, float(np.median(step)) * 1e6)
-    ids = bundle.manifest.special_ids
-    sources = [[*_ids(run.source, bundle).tolist()[:-1], ids.eos] for _ in range(batch)]
-    options = SearchOptions(beam_size=beams, min_length=run.steps, max_length=run.steps)
-    searches = [timed(lambda: search(backend, sources, options, ids)) for _ in range(run.rounds)]
+        kinds, nodes = kinds_of(profiled.end_profiling(), run.steps, step_us)
     weights = weights_of(_step_path(bundle, precision, beams))
     rate = bytes_per_second(weights.size)
-    encoder_us, step_us, search_us = (
-        float(np.median(times)) * 1e6 for times in (encoder, step, searches)
-    )
     return {
         "label": f"{batch} x {beams}",
         "batch": batch,
