@@ -214,7 +214,7 @@ def kinds_of(
     surplus = max(sum(time for _, time in found) - step_us, 0) / max(len(found), 1)
     kinds = dict.fromkeys(COLUMNS, 0.0)
     for operator, node_us in found:
-        kinds[KINDS.get(operator, "other")] += node_us - surplus
+        kinds[KINDS.get(operator, "other")] += max(node_us - surplus, 0)
     return kinds, len(found)
 
 
@@ -245,18 +245,18 @@ def _workload(
     whole = partial(search, backend, sources, options, ids)
     whole()
     times: dict[str, list[float]] = {"encoder": [], "step": [], "search": []}
-    for _ in range(run.rounds):  # in turn, so that a busy machine disturbs all alike
-        times["encoder"].append(timed(plain.encode))
-        times["step"].append(sum(timed(partial(plain.step, n)) for n in steps) / run.steps)
-        times["search"].append(timed(whole))
-    encoder_us, step_us, search_us = (float(np.median(found)) * 1e6 for found in times.values())
     with tempfile.TemporaryDirectory(prefix="leanseq-") as name:
         profiled = _open(bundle, precision, run, batch, beams, Path(name) / "step")
         profiled.encode()
-        for _ in range(run.rounds):
+        for _ in range(run.rounds):  # in turn, so that a busy machine disturbs all alike
+            times["encoder"].append(timed(plain.encode))
+            times["step"].append(sum(timed(partial(plain.step, n)) for n in steps) / run.steps)
+            times["search"].append(timed(whole))
             for number in steps:
                 profiled.step(number)
-        kinds, nodes = kinds_of(profiled.end_profiling(), run.steps, step_us)
+        events = profiled.end_profiling()
+    encoder_us, step_us, search_us = (float(np.median(found)) * 1e6 for found in times.values())
+    kinds, nodes = kinds_of(events, run.steps, step_us)
     weights = weights_of(_step_path(bundle, precision, beams))
     rate = bytes_per_second(weights.size)
     return {
