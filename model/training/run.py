@@ -338,7 +338,8 @@ class Run:
             if self.share_done >= 1:
                 self._record()  # as `finish` does, which no longer knows how long its epoch was
             if self.last_save != self.position.updates:
-                self._save(snapshot=False)
+                # At the end `finish` would take one, which the average of a later stage may need.
+                self._save(snapshot=self.share_done >= 1)
             raise KeyboardInterrupt
 
     def _record(self) -> None:

@@ -455,6 +455,27 @@ def test_stages_in_one_call_are_those_of_several(
         assert (tmp_path / name).read_bytes() == (three_stages / name).read_bytes(), name
 
 
+def test_ctrl_c_after_the_last_update_of_a_stage(pairs, tmp_path: Path, monkeypatch) -> None:
+    """The next stage averages what it would have without: the save at the end of this one too."""
+    shown, then = Progress.update, [replace(FIRST, max_updates=5)]
+
+    def update(self: Progress, done: int, *values: float) -> None:
+        shown(self, done, *values)
+        if done == FIRST.max_updates:
+            signal.raise_signal(signal.SIGINT)
+
+    plain, stopped = tmp_path / "plain", tmp_path / "stopped"
+    train(*pairs, FIRST, plain, then=then, quiet=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(Progress, "update", update)
+        with pytest.raises(KeyboardInterrupt):
+            train(*pairs, FIRST, stopped, then=then, quiet=True)
+    train(*pairs, FIRST, stopped, then=then, resume=True, quiet=True)
+    snapshots = [training_state.load_state(path).position.snapshots for path in (plain, stopped)]
+    assert snapshots == [[4, 5], [4, 5]]
+    assert load_checkpoint(stopped).sha256 == load_checkpoint(plain).sha256
+
+
 def test_a_stage_that_cannot_follow_is_refused_before_anything(pairs, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="stage 2 can't follow the one before: max_updates is 4"):
         train(*pairs, FIRST, tmp_path / "out", then=[FIRST], quiet=True)
