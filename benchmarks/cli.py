@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +30,13 @@ _FILE = click.Path(path_type=Path)
 
 
 def _workload(value: str) -> tuple[int, int]:
-    """ "32x4" -> (32, 4): lines at once, beams."""
-    parts = value.split("x")
-    if len(parts) != 2 or not all(part.isdecimal() and int(part) > 0 for part in parts):
-        raise click.BadParameter(f"{value!r} is no workload; expected lines x beams, such as 32x4")
-    return int(parts[0]), int(parts[1])
+    """Of "32x4" (32, 4): lines at once, beams."""
+    found = re.fullmatch(r"([1-9][0-9]{0,3})x([1-9][0-9]{0,3})", value)
+    if found is None:
+        raise click.BadParameter(
+            f"{value!r} is no workload; expected lines x beams, such as 32x4, below 10,000 of each"
+        )
+    return int(found[1]), int(found[2])
 
 
 @cli.command("compare")

@@ -211,11 +211,20 @@ def kinds_of(
         (operator, float(np.median(np.array(times).reshape(-1, steps), axis=0).mean()))
         for (operator, _), times in durations.items()
     ]
-    surplus = max(sum(time for _, time in found) - step_us, 0) / max(len(found), 1)
+    surplus = _surplus([node_us for _, node_us in found], step_us)
     kinds = dict.fromkeys(COLUMNS, 0.0)
     for operator, node_us in found:
         kinds[KINDS.get(operator, "other")] += max(node_us - surplus, 0)
     return kinds, len(found)
+
+
+def _surplus(times: list[float], total: float) -> float:
+    """What to take off each of some times, none of which goes below 0, so that they sum up to
+    total; 0 where they come to no more."""
+    left = sorted(times, reverse=True)
+    while left and left[-1] * len(left) < sum(left) - total:
+        left.pop()  # the smallest is all surplus
+    return max(sum(left) - total, 0) / max(len(left), 1)
 
 
 @dataclass(frozen=True, kw_only=True)

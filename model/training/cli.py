@@ -51,7 +51,7 @@ SETTINGS: dict[str, tuple[Any, str]] = {
     "warmup": (int, "Updates until then."),
     "cooldown": (float, "Share at the end over which the rate falls to zero."),
     "label_smoothing": (float, "0 to below 1."),
-    "r_drop": (float, "Weight of R-Drop, such as 5; 0: off. Twice the work an update."),
+    "r_drop": (float, "Weight of R-Drop, such as 1; 0: off. Twice the work an update."),
     "r_drop_from": (float, "Share of the training after which R-Drop begins."),
     "bpe_dropout": (float, "Share of merges left out, such as 0.1: words cut anew each epoch."),
     "batch_tokens": (int, "Padded tokens on the longer side of a batch."),

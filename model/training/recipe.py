@@ -15,6 +15,7 @@ what others published. The data is not part of it: whoever trains fetches the fi
 from __future__ import annotations
 
 import importlib.resources
+import itertools
 import shlex
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -26,7 +27,7 @@ from model.corpora.files import read_parallel, read_tsv
 from model.errors import ConfigError, DataError
 from model.search_defaults import told
 from model.training.settings import TrainingSettings, check_stages
-from runtime.errors import OptionError
+from runtime.errors import OptionError, nearest_hint
 from runtime.options import SearchOptions
 
 Split = Literal["train", "valid", "test"]
@@ -34,6 +35,7 @@ SPLITS: tuple[Split, ...] = ("train", "valid", "test")
 
 _FOLDER = importlib.resources.files("model.training") / "recipes"
 _SUFFIX = ".toml"
+_TABLES = ("title", "published", "data", "search", "settings", "then")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +61,8 @@ class Recipe:
             for table, found in (("data", data), ("search", search), ("settings", settings)):
                 if not isinstance(found, dict):
                     raise ConfigError(f"{table} is {found!r}; expected a table: [{table}]")
+            _refuse_unknown("", values, _TABLES)
+            _refuse_unknown("data: ", data, (*SPLITS, "where", "licence"))
             stages = _stages(settings, values.get("then", []))
             return cls(
                 name=name,
@@ -95,6 +99,11 @@ class Recipe:
             )
         return [path for path in found if path is not None]
 
+    def _updates(self) -> list[int]:
+        """Of each stage."""
+        ends = [0, *(stage.max_updates for stage in (self.settings, *self.then))]
+        return [end - begin for begin, end in itertools.pairwise(ends)]
+
     def about(self) -> dict[str, Any]:
         """What a checkpoint made by this recipe says about it; it searches as the recipe says."""
         return {"recipe": self.name, "search_defaults": told(self.search)}
@@ -105,6 +114,7 @@ class Recipe:
             f"{self.name}: {self.title}",
             f"  files     {', '.join([*self.files['train'], *self.files['valid']])}",
             f"            {', '.join(self.files['test'])} (to score only, at the end)",
+            f"  trains    {' + '.join(f'{count:,}' for count in self._updates())} updates",
             f"  from      {self.where}",
             f"  licence   {self.licence}",
         ]
@@ -144,6 +154,13 @@ def evaluation_command(checkpoint: Path, test: Sequence[Path]) -> str:
     for flag, path in zip(flags, test or (Path("SRC"), Path("REF")), strict=True):
         command += [flag, str(path)]
     return shlex.join(command)
+
+
+def _refuse_unknown(where: str, values: Mapping[str, Any], known: Sequence[str]) -> None:
+    """Raises ConfigError for what nothing would read."""
+    for key in values:
+        if key not in known:
+            raise ConfigError(f"{where}unknown table or key {key!r}; {nearest_hint(key, known)}")
 
 
 def _stages(first: Mapping[str, Any], changes: Any) -> list[TrainingSettings]:

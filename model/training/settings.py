@@ -205,20 +205,25 @@ class TrainingSettings:
 
 
 def check_stages(stages: Sequence[TrainingSettings]) -> None:
-    """Raises ConfigError where a stage can't go on from the one before: for a training that could
-    end before its updates are done, no more updates, or settings that may not change."""
+    """Raises ConfigError where several stages are not all bounded by updates, or one can't go on
+    from the one before: for no more updates, or settings that may not change."""
+    if len(stages) == 1:
+        return
+    for number, stage in enumerate(stages, start=1):
+        for name in ("max_minutes", "patience"):
+            if getattr(stage, name) is not None:
+                raise ConfigError(
+                    f"stage {number}: {name} is {shown(getattr(stage, name))}; expected none, "
+                    "since updates say when each of several stages ends"
+                )
     for number, (before, stage) in enumerate(itertools.pairwise(stages), start=2):
-        wrong = [
-            f"{name} is {shown(getattr(before, name))}, which may end the stage before early"
-            for name in ("max_minutes", "patience")
-            if getattr(before, name) is not None
-        ]
+        wrong = stage.differences(before, ended=True)
         if stage.max_updates <= before.max_updates:
-            wrong.append(
+            wrong.insert(
+                0,
                 f"max_updates is {stage.max_updates}; expected more than the {before.max_updates} "
-                "before, since updates are counted from the very beginning"
+                "before, since updates are counted from the very beginning",
             )
-        wrong += stage.differences(before, ended=True)
         if wrong:
             raise ConfigError(f"stage {number} can't follow the one before: {'; '.join(wrong)}")
 

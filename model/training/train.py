@@ -89,7 +89,12 @@ def train(
             saved = states.load_state(out_dir)
         for number in range(_stage_after(saved, stages), len(stages)):
             if len(stages) > 1:
-                _log.info("stage %d of %d", number + 1, len(stages))
+                _log.info(
+                    "stage %d of %d, up to update %d (the time left is told of this stage)",
+                    number + 1,
+                    len(stages),
+                    stages[number].max_updates,
+                )
             if result is not None:
                 saved = states.load_state(out_dir)
             run = Run(
@@ -99,6 +104,7 @@ def train(
             if place is not None:
                 place.begun = True
             result = _train_to_its_end(run)
+            del run  # and its model, before the next one's is made
     assert result is not None
     return result
 
@@ -176,8 +182,11 @@ def _open_state(
             f"{out_dir} holds a training already; go on with --resume, or start anew with --force"
         )
     saved = states.load_state(out_dir)
-    done, settings = saved.position.updates, stages[_stage_after(saved, stages)]
+    done, number = saved.position.updates, _stage_after(saved, stages)
+    settings = stages[number]
     ended = saved.settings.max_updates <= done < settings.max_updates
+    if number > 0 and done != stages[number - 1].max_updates:
+        ended = False  # it is in the midst of that stage, if it is a training of these
     different = settings.differences(saved.settings, ended=ended)
     if saved.corpus != corpus:
         different.append("the corpus: other lines")

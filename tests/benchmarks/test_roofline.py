@@ -65,6 +65,14 @@ def test_each_step_counts_its_median_round() -> None:
     })  # fmt: skip
 
 
+@pytest.mark.parametrize("total", [30, 22, 17, 5, 1])
+def test_what_the_nodes_take_is_the_step(total: float) -> None:
+    events = [event(n, "Gather", 1 + n) for n in range(4)] + [event(4, "MatMulNBits", 12)]
+    kinds, _ = kinds_of(events, steps=1, step_us=total)
+    assert sum(kinds.values()) == pytest.approx(min(total, 22))
+    assert min(kinds.values()) >= 0
+
+
 @pytest.mark.parametrize(
     ("variant", "precision", "size"),
     [("cpu_static", "int8", 1), ("cpu_static_greedy", "int8", 1), ("cpu_static", "fp32", 4)],
@@ -120,6 +128,8 @@ def test_the_command(
         (["--bundle", str(GOLDEN)], 1, "holds no graphs of variant cpu_static in any precision"),
         (["--preset", "tiny", "--workloads", "4x"], 2, "'4x' is no workload; expected lines x"),
         (["--preset", "tiny", "--workloads", "0x4"], 2, "'0x4' is no workload"),
+        (["--preset", "tiny", "--workloads", f"1x{10**20}"], 2, "is no workload"),
+        (["--preset", "tiny", "--workloads", "٣x٤"], 2, "'٣x٤' is no workload"),
     ],
 )
 def test_what_is_refused(

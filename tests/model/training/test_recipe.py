@@ -45,6 +45,7 @@ def test_a_recipe_of_ones_own(tmp_path: Path) -> None:
     assert recipe.describe().split("\n")[1:] == [
         "  files     a.tsv, b.en, b.de",
         "            c.tsv (to score only, at the end)",
+        "  trains    20,000 updates",
         "  from      my cellar",
         "  licence   mine",
     ]
@@ -62,6 +63,7 @@ def test_stages_each_change_the_one_before(tmp_path: Path) -> None:
     )
     recipe = load_recipe(str(path))
     assert recipe.settings == TrainingSettings(warmup=7, max_updates=3)
+    assert "  trains    3 + 2 + 3 updates" in recipe.describe()
     assert recipe.then == (
         TrainingSettings(warmup=7, max_updates=5, r_drop=2),
         TrainingSettings(warmup=7, max_updates=8, r_drop=2),
@@ -81,7 +83,8 @@ def test_missing_files_are_named_with_where_they_come_from(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("before", "after", "text"),
     [
-        ("title", "titel", "lacks 'title'; model/training/recipe.py says"),
+        ("title", "titel", "can't be used: unknown table or key 'titel'; did you mean 'title'"),
+        ('title = "Mine"', "", "lacks 'title'; model/training/recipe.py says"),
         ("warmup", "warm_up", "can't be used: unknown training setting 'warm_up'; did you mean"),
         ("beam_size", "beams", "can't be used: unknown search option 'beams'"),
         ('["a.tsv"]', "[]", r"can't be used: train is \[\]; expected one TSV, or two aligned"),
@@ -107,8 +110,19 @@ def test_missing_files_are_named_with_where_they_come_from(tmp_path: Path) -> No
         (
             "warmup = 7",
             "patience = 3\n[[then]]\nmax_updates = 30000",
-            "can't be used: stage 2 can't follow .*: patience is 3, which may end the stage",
+            "can't be used: stage 1: patience is 3; expected none, since updates say when",
         ),
+        (
+            "warmup = 7",
+            "[[then]]\nmax_updates = 30000\nmax_minutes = 5",
+            "can't be used: stage 2: max_minutes is 5; expected none",
+        ),
+        (
+            "warmup = 7",
+            "[[them]]\nmax_updates = 30000",
+            "can't be used: unknown table or key 'them'; did you mean 'then'",
+        ),
+        ("licence", "lizenz = 1\nlicence", "can't be used: data: unknown table or key 'lizenz'"),
         (
             "warmup = 7",
             "[[then]]\nmaxupdates = 30000",

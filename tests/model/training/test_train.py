@@ -476,6 +476,14 @@ def test_ctrl_c_after_the_last_update_of_a_stage(pairs, tmp_path: Path, monkeypa
     assert load_checkpoint(stopped).sha256 == load_checkpoint(plain).sha256
 
 
+def test_a_training_that_ended_elsewhere_is_no_stage(pairs, tmp_path: Path) -> None:
+    """Of 5 updates, where the first stage has 4: the second was not trained as it says."""
+    train(*pairs, replace(FIRST, max_updates=5), tmp_path, quiet=True)
+    second = replace(FIRST, max_updates=6, r_drop=1.0)
+    with pytest.raises(ConfigError, match=r"other settings \(r_drop: 2.0, now 1.0\)"):
+        train(*pairs, FIRST, tmp_path, then=[second], resume=True, quiet=True)
+
+
 def test_a_stage_that_cannot_follow_is_refused_before_anything(pairs, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="stage 2 can't follow the one before: max_updates is 4"):
         train(*pairs, FIRST, tmp_path / "out", then=[FIRST], quiet=True)
