@@ -193,12 +193,11 @@ def render(record: dict[str, Any]) -> str:
 def _materials(run: SchedulesRun) -> Iterator[tuple[Bundle, list[str], int | None]]:
     """The bundle, the lines, and how many steps each takes where the model ends none."""
     if run.preset is not None and (run.bundle or run.src) is None:
-        from benchmarks.peers.materials import RANDOM_LINES, random_bundle, random_lines
+        from benchmarks.peers.materials import preset_lines, random_bundle
 
         with tempfile.TemporaryDirectory(prefix="leanseq-") as name:
             bundle = random_bundle(run.preset, Path(name))
-            lines = random_lines(RANDOM_LINES, bundle.manifest.model.vocab_size)
-            yield bundle, lines[: run.limit], RANDOM_STEPS
+            yield bundle, preset_lines(run.preset)[: run.limit], RANDOM_STEPS
         return
     if run.bundle is None or run.src is None or run.preset is not None:
         raise OptionError("give --bundle and --src, or --preset alone")

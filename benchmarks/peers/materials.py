@@ -107,7 +107,7 @@ def prepare_random(preset: str, directory: Path, subjects: Iterable[str]) -> Pre
     Raises ConfigError for an unknown preset.
     """
     bundle = random_bundle(preset, directory)
-    lines = random_lines(RANDOM_LINES, bundle.manifest.model.vocab_size)
+    lines = preset_lines(preset)
     return prepare(bundle.path, directory / _CHECKPOINT, lines, None, directory, subjects)
 
 
@@ -153,6 +153,11 @@ def word_tokenizer(size: int) -> bytes:
         eos_id=3,
     )
     return writer.getvalue()
+
+
+def preset_lines(preset: str) -> list[str]:
+    """What a `random_bundle` is timed on. Its model may have more ids than there are words."""
+    return random_lines(RANDOM_LINES, PRESETS[preset].vocab_size)
 
 
 def random_lines(count: int, vocab_size: int) -> list[str]:

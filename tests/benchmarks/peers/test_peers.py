@@ -133,6 +133,14 @@ def test_missing_files_exit_with_1(tmp_path: Path, capfd: pytest.CaptureFixture[
     assert "no.en" in capfd.readouterr().err
 
 
+def test_random_lines_hold_no_unknown_words(prepared: Any) -> None:
+    """Though the model has more ids (256) than the vocabulary has words (200)."""
+    tokenizer = Tokenizer(prepared.bundle.tokenizer_protos()[0])
+    assert tokenizer.size < prepared.bundle.manifest.model.vocab_size
+    for ids in prepared.sources():
+        assert "<unk>" not in tokenizer.pieces(ids)
+
+
 @pytest.mark.slow
 def test_a_trained_bundle_is_measured(prepared: Any, tmp_path: Path) -> None:
     """Weights are random, but it takes the way of trained ones: files, real ends, BLEU."""
