@@ -66,7 +66,7 @@ def plot_pareto(record: Mapping[str, Any], path: Path) -> bool:
     axes.margins(x=0.35, y=0.2)
     axes.set_xlabel(f"ms a line, p50: {workload['label']}, {block['label']}")
     axes.set_ylabel("BLEU")
-    axes.set_title("to the upper left is better; squares: FP32; the area is memory", fontsize=9)
+    axes.set_title("upper left is better; squares: FP32; the area is memory", fontsize=8)
     _save(figure, path)
     return True
 
