@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import numpy as np
 import onnxruntime
 
+from benchmarks.timing import timed
 from export.cpu_static.editing import CONTRIB
 from runtime.manifest import Precision
+from runtime.ort_session import session_options
 
 PEAK_ROWS = 128
 PEAK_SIZES = ((256, 1024), (1024, 256), (512, 2048), (2048, 512))
@@ -37,13 +37,6 @@ def bytes_per_second(size: int) -> float:
     numbers = np.ones(max(size // 4, 1), dtype=np.float32)
     seconds = min(timed(lambda: np.dot(numbers, numbers)) for _ in range(_REPEATS))
     return float(numbers.nbytes / seconds)
-
-
-def timed(call: Callable[[], object]) -> float:
-    """Seconds."""
-    begun = time.perf_counter()
-    call()
-    return time.perf_counter() - begun
 
 
 def _product_session(precision: Precision, inner: int, outer: int) -> Any:
@@ -73,11 +66,8 @@ def _product_session(precision: Precision, inner: int, outer: int) -> Any:
         [numpy_helper.from_array(np.asarray(value), name) for name, value in arrays.items()],
     )
     opsets = [helper.make_opsetid("", 21), helper.make_opsetid(CONTRIB, 1)]
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.log_severity_level = 3
     return onnxruntime.InferenceSession(
         helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString(),
-        options,
+        session_options(1),
         providers=["CPUExecutionProvider"],
     )

@@ -25,9 +25,10 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from benchmarks.machine import describe_machine, now
-from benchmarks.peak_rates import PEAK_ROWS, bytes_per_second, products_per_second, timed
+from benchmarks.peak_rates import PEAK_ROWS, bytes_per_second, products_per_second
 from benchmarks.profile import node_runs
 from benchmarks.table import align
+from benchmarks.timing import timed
 from runtime.bound_session import BoundSession
 from runtime.bundle import Bundle
 from runtime.errors import BundleError, OptionError
@@ -35,8 +36,8 @@ from runtime.graph_contract import BANNED, EOS_BIAS, POSITION, SRC_MASK, TOKEN_I
 from runtime.manifest import Precision
 from runtime.options import SearchOptions
 from runtime.search import search
-from runtime.static_backend import StaticBackend
-from runtime.static_contract import GREEDY, VARIANT
+from runtime.static_backend import StaticBackend, greedy_path
+from runtime.static_contract import VARIANT
 from runtime.static_workspace import StaticWorkspace, shape_for
 
 logger = logging.getLogger(__name__)
@@ -328,10 +329,8 @@ def _ids(count: int, bundle: Bundle) -> npt.NDArray[np.int32]:
 
 def _step_path(bundle: Bundle, precision: Precision, beams: int) -> Path:
     """The step that serves that many beams, as StaticBackend picks it."""
-    greedy = [g for g in bundle.graphs_of(precision) if g.variant == GREEDY]
-    if beams == 1 and greedy:
-        return bundle.graph_path(greedy[0])
-    return bundle.graph_path(bundle.graph("decoder_step", precision, VARIANT))
+    path = greedy_path(bundle, precision) if beams == 1 else None
+    return path or bundle.graph_path(bundle.graph("decoder_step", precision, VARIANT))
 
 
 def _precision(bundle: Bundle, asked: Precision | None) -> Precision:

@@ -64,6 +64,13 @@ def interleave(
     return seconds, results
 
 
+def timed(call: Callable[[], object]) -> float:
+    """Seconds of one call."""
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
 def percentiles_ms(seconds: Times, percents: Sequence[int] = (50, 95)) -> dict[str, float]:
     """{"p50": ..., "p95": ...} in milliseconds, over all rounds and items of one run."""
     return {f"p{p}": float(np.percentile(seconds, p)) * 1000 for p in percents}

@@ -73,6 +73,12 @@ class _State:
         return self.workspace.shape.beam_size
 
 
+def greedy_path(bundle: Bundle, precision: Precision) -> Path | None:
+    """Of the step for beam 1, where a bundle has one of that precision."""
+    found = [graph for graph in bundle.graphs_of(precision) if graph.variant == GREEDY]
+    return bundle.graph_path(found[0]) if found else None
+
+
 class StaticBackend:
     """Runs the encoder and decoder-step graphs of variant `cpu_static`, of one precision.
 
@@ -115,7 +121,6 @@ class StaticBackend:
         """The graphs of a bundle. Raises BundleError when it has none of that precision."""
         encoder = bundle.graph("encoder", precision, VARIANT)
         step = bundle.graph("decoder_step", precision, VARIANT)
-        greedy = [g for g in bundle.graphs_of(precision) if g.variant == GREEDY]
         return cls(
             bundle.graph_path(encoder),
             bundle.graph_path(step),
@@ -123,7 +128,7 @@ class StaticBackend:
             bundle.manifest.special_ids,
             precision,
             threads,
-            greedy_path=bundle.graph_path(greedy[0]) if greedy else None,
+            greedy_path=greedy_path(bundle, precision),
         )
 
     @property

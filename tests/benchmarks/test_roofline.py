@@ -110,9 +110,7 @@ def test_the_command(
         assert found["nodes"] > 20
         if precision == "fp32" or found is one:
             assert found["kinds"]["quantizing"] == 0
-        assert found["bound_us"] > 0
-        whole = found["encoder_us"] + 3 * found["step_us"] + found["outside_us"]
-        assert found["search_us"] == pytest.approx(whole)
+        assert min(found[f"{name}_us"] for name in ("bound", "step", "encoder", "search")) > 0
     assert run(cli, [*arguments, "--workloads", "1x1"]) == 0
     text = capsys.readouterr().out
     assert all(kind in text for kind in COLUMNS)

@@ -24,7 +24,6 @@ def test_trim_gives_back_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heap, "c_function", {"malloc_trim": called.append}.get)
     heap.trim_heap()
     assert called == [0]
-    monkeypatch.undo()
 
 
 def test_elsewhere_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
