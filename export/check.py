@@ -40,6 +40,7 @@ def graph_spec(
             "quantize it again"
         )
     opsets = {entry.domain: entry.version for entry in model.opset_import}
+    own = {*_STANDARD_DOMAINS, *(function.domain for function in model.functions)}
     return GraphSpec(
         role=role,
         precision=precision,
@@ -48,7 +49,7 @@ def graph_spec(
         inputs=tuple(_tensor_spec(value) for value in model.graph.input),
         outputs=tuple(_tensor_spec(value) for value in model.graph.output),
         opset=next((opsets[domain] for domain in _STANDARD_DOMAINS if domain in opsets), 0),
-        requires=tuple(sorted(domain for domain in opsets if domain not in _STANDARD_DOMAINS)),
+        requires=tuple(sorted(domain for domain in opsets if domain not in own)),
         int8_matmuls=quantized,
     )
 

@@ -14,6 +14,7 @@ from runtime.errors import BackendError
 from runtime.heap import trim_heap
 from runtime.huge_pages import look_at_memory, use_huge_pages
 from runtime.manifest import ModelSpec, Precision, Role
+from runtime.native_kernels import use_native_kernels
 from runtime.ort_session import check_contract, first_line, load_session, session_options
 from runtime.placement import CPU, OrtTensor
 from runtime.static_contract import static_inputs, static_outputs
@@ -53,6 +54,7 @@ class BoundSession:
         if role == "encoder":
             # It runs once for many steps: its idle threads must not spin against the steps'.
             options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        self.native = use_native_kernels(options)
         if profile is not None:
             options.enable_profiling = True
             options.profile_file_prefix = str(profile)

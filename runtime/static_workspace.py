@@ -37,7 +37,12 @@ from runtime.graph_contract import (
 )
 from runtime.manifest import ModelSpec
 from runtime.placement import CPU
-from runtime.static_contract import BEAM_WIDTH, CACHE_INDIRECTION, NUM_CANDIDATES
+from runtime.static_contract import (
+    BEAM_WIDTH,
+    CACHE_INDIRECTION,
+    LOG_PROB_SENTENCES,
+    NUM_CANDIDATES,
+)
 
 Arrays = dict[str, npt.NDArray[Any]]
 
@@ -48,7 +53,7 @@ KEPT_SHAPES = 8
 POSITIONS_MULTIPLE = 8
 """Caches have room for a multiple of it (and one more): ONNX Runtime keeps a plan of its memory for
 every combination of sizes that it meets."""
-_FIXED = (POSITION, BEAM_WIDTH, NUM_CANDIDATES, EOS_BIAS)
+_FIXED = (POSITION, BEAM_WIDTH, NUM_CANDIDATES, LOG_PROB_SENTENCES, EOS_BIAS)
 """What has no row for each sentence."""
 
 
@@ -116,6 +121,7 @@ class StaticWorkspace:
             SRC_MASK: np.zeros((sentences, source), dtype=np.bool_),
             SUM_LOG_PROBS: np.zeros((sentences, beam_size, 1), dtype=np.float32),
             NUM_CANDIDATES: np.array([2 * beam_size], dtype=np.int64),
+            LOG_PROB_SENTENCES: np.zeros(1, dtype=np.int64),
             EOS_BIAS: np.zeros(1, dtype=np.float32),
             SCORES: np.zeros((sentences, 2 * beam_size), dtype=np.float32),
             CANDIDATE_IDS: np.zeros((sentences, 2 * beam_size), dtype=np.int32),
@@ -164,7 +170,8 @@ class StaticWorkspace:
 
     def run_for_log_probs(self, arrays: Arrays, log_probs: FloatArray) -> None:
         """A step that writes log_probs [B,K,V] too."""
-        self._bind(arrays, {LOG_PROBS: CPU.tensor(log_probs)}).run()
+        asked = {**arrays, LOG_PROB_SENTENCES: np.array([len(log_probs)], dtype=np.int64)}
+        self._bind(asked, {LOG_PROBS: CPU.tensor(log_probs)}).run()
 
     def _bound(self, arrays: Arrays) -> Bound:
         found = Candidates(

@@ -8,6 +8,8 @@
        sum_log_probs is the group's score; the 2K best groups hold the 2K best continuations.
     3. These groups are put in ascending order and searched by a TopK over 2K*GROUP numbers.
     4. `sum_log_probs` is [B,K,1] and `num_candidates` int64 [1] (2K) comes in: no shape arithmetic.
+    5. The output log_probs has a LogSoftmax of its own, over the logits of the first
+       `log_prob_sentences` int64 [1] only.
 
 Order and ties are the contract's (score descending, then parent*V + token ascending): rounding the
 sum keeps the order of a beam's log-probabilities, so a group's score is that of its best member;
@@ -42,8 +44,10 @@ from runtime.graph_contract import (
     SCORES,
     SUM_LOG_PROBS,
 )
-from runtime.static_contract import NUM_CANDIDATES
+from runtime.static_contract import LOG_PROB_SENTENCES, NUM_CANDIDATES
 
+LOG_SOFTMAX = "log_softmax"
+"""The node that candidates are chosen by."""
 GROUP = 64
 """Vocabularies are padded to a multiple of it (model.config.VOCAB_MULTIPLE)."""
 
@@ -56,18 +60,27 @@ def group_candidates(graph: ir.Graph, vocab_size: int) -> None:
         raise UnfitError(f"the vocabulary has {vocab_size} ids: fewer groups than candidates")
     old = _Pattern(graph)
     last = made_by(graph.outputs[0], "TopK")
-    log_probs = _log_probs(graph, old, last)
+    logits = _logits(graph, old, last)
+    log_probs = add_node(last, "LogSoftmax", [logits], LOG_SOFTMAX, axis=-1).outputs[0]  # [B,K,V]
     sums = input_named(graph, SUM_LOG_PROBS)
     sums.shape = ir.Shape(["B", "K", 1])
-    count = ir.Value(
-        name=NUM_CANDIDATES, shape=ir.Shape([1]), type=ir.TensorType(ir.DataType.INT64)
-    )
-    graph.inputs.insert(list(graph.inputs).index(sums) + 1, count)
+    count, wanted = _count(NUM_CANDIDATES), _count(LOG_PROB_SENTENCES)
+    at = list(graph.inputs).index(sums) + 1
+    graph.inputs[at:at] = [count, wanted]
     select = _Selection(graph, last, vocab_size)
     for name, value in zip(
         (SCORES, CANDIDATE_IDS, PARENTS), select.best(log_probs, sums, count), strict=True
     ):
         set_output(graph, name, value)
+    parts = [logits, sizes(graph, 0), wanted, sizes(graph, 0)]
+    asked = add_node(last, "Slice", parts, "logits.asked").outputs
+    result = add_node(last, "LogSoftmax", asked, "log_probs", axis=-1).outputs[0]
+    set_output(graph, LOG_PROBS, result)
+    result.shape = ir.Shape(["L", "K", vocab_size])
+
+
+def _count(name: str) -> ir.Value:
+    return ir.Value(name=name, shape=ir.Shape([1]), type=ir.TensorType(ir.DataType.INT64))
 
 
 class _Pattern:
@@ -87,8 +100,8 @@ class _Pattern:
         self.is_eos, self.banned = where.inputs[0], where.inputs[2]
 
 
-def _log_probs(graph: ir.Graph, old: _Pattern, last: ir.Node) -> ir.Value:
-    """Rule 1; log_probs [B,K,V]."""
+def _logits(graph: ir.Graph, old: _Pattern, last: ir.Node) -> ir.Value:
+    """Rule 1; logits [B,K,V]."""
     eos_bias = input_named(graph, EOS_BIAS)
     eos_bias.shape = ir.Shape([1])
     eos_id = np.flatnonzero(array_of(old.is_eos)).astype(np.int64)
@@ -104,11 +117,8 @@ def _log_probs(graph: ir.Graph, old: _Pattern, last: ir.Node) -> ir.Value:
         old.product.name, biased.name = f"{old.product.name}.before", old.product.name
     else:
         biased = add_node(last, "Add", [old.logits, bias], "output.bias")
-    # The other way round, ONNX Runtime would copy log_probs to shape them, as they are an output.
-    by_beam = add_node(last, "Reshape", [biased.outputs[0], beam_shape(graph)], "output.by_beam")
-    value = add_node(last, "LogSoftmax", by_beam.outputs, "log_softmax", axis=-1)  # [B,K,V]
-    set_output(graph, LOG_PROBS, value.outputs[0])
-    return value.outputs[0]
+    parts = [biased.outputs[0], beam_shape(graph)]
+    return add_node(last, "Reshape", parts, "output.by_beam").outputs[0]
 
 
 class _Selection:

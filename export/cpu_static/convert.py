@@ -1,4 +1,5 @@
-"""The passes in order: portable graphs in, graphs of variant `cpu_static` out."""
+"""The passes in order: portable graphs in, graphs of variant `cpu_static` out. The last, which makes
+fused operators, comes when they are written: the step for beam 1 is made of plain nodes."""
 
 from __future__ import annotations
 
@@ -15,6 +16,7 @@ from export.cpu_static.cross_attention import fuse_cross_attention
 from export.cpu_static.editing import CONTRIB, sizes
 from export.cpu_static.embedding_table import quantize_embedding
 from export.cpu_static.encoder_attention import fuse_encoder_attention
+from export.cpu_static.fused_operators import use_fused_operators
 from export.cpu_static.integer_matmul import use_integer_matmuls
 from export.cpu_static.one_beam import use_one_beam
 from export.cpu_static.static_caches import use_static_caches
@@ -25,10 +27,17 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class StaticGraph:
-    """What was made of a portable graph."""
+    """What was made of a portable graph. flat_rows: a token's row is [N,D] in it, not [N,1,D]."""
 
     model: ir.Model
     int8_matmuls: int
+    flat_rows: bool = False
+
+    def with_fused_operators(self) -> ir.Model:
+        """As it is written: what stands between two products is one operator."""
+        model = self.model.clone()
+        use_fused_operators(model, flat_rows=self.flat_rows)
+        return model
 
 
 def convert_step(path: Path, model: ModelSpec) -> StaticGraph:
@@ -45,7 +54,7 @@ def convert_step(path: Path, model: ModelSpec) -> StaticGraph:
     passes.RemoveUnusedNodesPass()(loaded)
     if matmuls:
         quantize_embedding(graph)
-    return _finished(loaded, matmuls)
+    return _finished(loaded, matmuls, flat_rows=row_dims == 2)
 
 
 def convert_greedy(step: StaticGraph) -> StaticGraph:
@@ -80,7 +89,7 @@ def rows_of_one_token(graph: ir.Graph) -> None:
             node.replace_input_with(1, sizes(graph, -1, 1, target[1]))
 
 
-def _finished(model: ir.Model, matmuls: int) -> StaticGraph:
+def _finished(model: ir.Model, matmuls: int, *, flat_rows: bool = False) -> StaticGraph:
     passes.RemoveUnusedNodesPass()(model)
     for node in model.graph:
         for value in node.outputs:
@@ -88,4 +97,4 @@ def _finished(model: ir.Model, matmuls: int) -> StaticGraph:
                 value.type = value.shape = None
     if any(node.domain == CONTRIB for node in model.graph):
         model.opset_imports[CONTRIB] = 1
-    return StaticGraph(model=model, int8_matmuls=matmuls)
+    return StaticGraph(model=model, int8_matmuls=matmuls, flat_rows=flat_rows)

@@ -54,7 +54,7 @@ def write_static_graphs(
     specs = []
     for role, graph in graphs.items():
         path = directory / graph_file_name(role, precision, VARIANT)
-        write_model(graph.model, path)
+        write_model(graph.with_fused_operators(), path)
         spec = check_graph(path, role, precision, model, opset=opset, variant=VARIANT)
         specs.append(_counted(path, spec, graph.int8_matmuls))
     step = graphs["decoder_step"]
@@ -73,7 +73,7 @@ def _greedy(
         logger.info("cpu_static: beam 1 has no graph of its own (%s)", error)
         return []
     path = directory / graph_file_name("decoder_step", precision, GREEDY)
-    write_model(graph.model, path)
+    write_model(graph.with_fused_operators(), path)
     spec = check_graph(path, "decoder_step", precision, model, opset=opset, variant=GREEDY)
     return [_counted(path, spec, graph.int8_matmuls)]
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from export.cpu_static.candidates import LOG_SOFTMAX
 from export.cpu_static.cross_attention import beam_shape
 from export.cpu_static.editing import (
     add_node,
@@ -20,7 +21,7 @@ from export.cpu_static.editing import (
     set_output,
     sizes,
 )
-from runtime.graph_contract import CANDIDATE_IDS, LOG_PROBS, PARENTS, SCORES, SUM_LOG_PROBS
+from runtime.graph_contract import CANDIDATE_IDS, PARENTS, SCORES, SUM_LOG_PROBS
 from runtime.static_contract import NUM_CANDIDATES
 
 
@@ -33,7 +34,7 @@ def use_one_beam(graph: ir.Graph) -> None:
 
 
 def _flatten_candidates(graph: ir.Graph) -> None:
-    log_probs = graph.outputs[output_index(graph, LOG_PROBS)]  # [B,1,V]
+    log_probs = next(node for node in graph if node.name == LOG_SOFTMAX).outputs[0]  # [B,1,V]
     sums, count = input_named(graph, SUM_LOG_PROBS), input_named(graph, NUM_CANDIDATES)
     last = graph.outputs[output_index(graph, SCORES)].producer()
     assert last is not None

@@ -112,6 +112,7 @@ def candidate_feeds(feeds: Arrays) -> Arrays:
     return feeds | {
         "sum_log_probs": feeds["sum_log_probs"][:, :, None],
         "num_candidates": np.array([2 * feeds["token_ids"].shape[1]]),
+        "log_prob_sentences": np.array([len(feeds["token_ids"])]),
         "eos_bias": feeds["eos_bias"][0],
     }
 

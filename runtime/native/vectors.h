@@ -1,0 +1,105 @@
+// Sixteen floats at a time, in the vector types of GCC and Clang: one AVX-512 register, two of AVX2,
+// four of SSE or NEON. Sums are taken in a fixed order, so equal rows give equal bits.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+// A function so marked is compiled once for each level of x86-64; the right one is taken when the
+// library is loaded. What it calls must be inlined into it (KERNEL_PART), or stays at the base level.
+#if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__)
+#define KERNEL __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#else
+#define KERNEL
+#endif
+#define KERNEL_PART static inline __attribute__((always_inline))
+
+namespace leanseq {
+
+constexpr int kLanes = 16;
+
+typedef float Floats __attribute__((vector_size(64), aligned(4), may_alias));
+typedef int32_t Ints __attribute__((vector_size(64)));
+typedef uint8_t Bytes __attribute__((vector_size(16), aligned(1), may_alias));
+typedef int8_t SignedBytes __attribute__((vector_size(16), aligned(1), may_alias));
+typedef float Floats8 __attribute__((vector_size(32)));
+typedef float Floats4 __attribute__((vector_size(16)));
+
+KERNEL_PART Floats load(const float* from) { return *reinterpret_cast<const Floats*>(from); }
+KERNEL_PART void store(float* to, const Floats& x) { *reinterpret_cast<Floats*>(to) = x; }
+KERNEL_PART Floats all(float x) { return Floats{} + x; }
+KERNEL_PART Floats largest(const Floats& a, const Floats& b) { return a > b ? a : b; }
+KERNEL_PART Floats smallest(const Floats& a, const Floats& b) { return a < b ? a : b; }
+
+// The halves of x, folded by `join`, down to one number.
+template <typename Join>
+KERNEL_PART float fold(const Floats& x, Join join) {
+  Floats8 halves[2];
+  std::memcpy(halves, &x, sizeof x);
+  const Floats8 eight = join(halves[0], halves[1]);
+  Floats4 quarters[2];
+  std::memcpy(quarters, &eight, sizeof eight);
+  const Floats4 four = join(quarters[0], quarters[1]);
+  const Floats4 two = join(four, Floats4{four[2], four[3], four[2], four[3]});
+  return join(two, Floats4{two[1], two[1], two[1], two[1]})[0];
+}
+KERNEL_PART float sum(const Floats& x) {
+  return fold(x, [](auto a, auto b) __attribute__((always_inline)) { return a + b; });
+}
+KERNEL_PART float maximum(const Floats& x) {
+  return fold(x, [](auto a, auto b) __attribute__((always_inline)) { return a > b ? a : b; });
+}
+
+// e to the power of x, for x <= 0; 0 below -87.3. Right to 2e-7 near 0 and to 1e-6 at -20: as x / ln 2
+// is cut into a whole number n, which goes into the exponent's bits, and a rest within 1/2, of which
+// 2^rest is a polynomial (fitted for the least relative error, 9e-8).
+KERNEL_PART Floats exp(const Floats& x) {
+  const Floats shift = all(12582912.0f);  // 1.5 * 2^23: adding it rounds to a whole number
+  const Floats y = x * 1.44269504f;
+  const Floats rounded = largest(y, all(-126.0f)) + shift;
+  const Floats rest = largest(y, all(-126.0f)) - (rounded - shift);
+  Floats power = all(1.32647e-3f);
+  power = power * rest + 9.67151e-3f;
+  power = power * rest + 5.550734e-2f;
+  power = power * rest + 2.4022242e-1f;
+  power = power * rest + 6.9314698e-1f;
+  power = power * rest + 1.0f;
+  Ints n, bits;
+  std::memcpy(&n, &rounded, sizeof n);
+  std::memcpy(&bits, &power, sizeof bits);
+  bits += n << 23;
+  std::memcpy(&power, &bits, sizeof power);
+  return y < -126.0f ? Floats{} : power;
+}
+
+// QuantizeLinear to uint8: round half to even, then saturate.
+KERNEL_PART Bytes quantize(const Floats& x, float scale, float zero_point) {
+  const Floats shift = all(12582912.0f);
+  const Floats inside = largest(smallest(x / scale, all(255.0f - zero_point)), all(-zero_point));
+  const Floats whole = (inside + shift) - shift;
+  return __builtin_convertvector(__builtin_convertvector(whole + zero_point, Ints), Bytes);
+}
+
+// part(i, count) for every kLanes of 0..size and for what is left. count is a constant of type Whole
+// for all but the last, so that nothing is copied piece by piece.
+struct Whole {
+  constexpr operator int64_t() const { return kLanes; }
+};
+
+template <typename Part>
+KERNEL_PART void by_lanes(int64_t size, Part part) {
+  int64_t i = 0;
+  for (; i + kLanes <= size; i += kLanes) part(i, Whole{});
+  if (i < size) part(i, size - i);
+}
+
+// The first `count` numbers, and zeros.
+KERNEL_PART Floats load(const float* from, Whole) { return load(from); }
+KERNEL_PART Floats load(const float* from, int64_t count) {
+  Floats x{};
+  std::memcpy(&x, from, count * sizeof(float));
+  return x;
+}
+
+}  // namespace leanseq
