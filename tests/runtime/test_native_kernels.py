@@ -1,0 +1,374 @@
+"""The kernels of runtime/native against numpy, operator by operator, and how they are found."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnxruntime
+import pytest
+
+onnx = pytest.importorskip("onnx")
+from onnx import TensorProto, helper
+
+from runtime import native_kernels
+from runtime.candidates import candidates_from_log_probs
+from runtime.native_kernels import DOMAIN, VERSION, library_path, use_native_kernels, why_not
+
+Array = npt.NDArray[Any]
+CLOSE = {"rtol": 2e-5, "atol": 2e-5}
+SIZES = [4, 16, 20, 32, 64, 80]
+"""Of heads and rows: below, at, above and between whole registers."""
+
+TYPES = {
+    np.dtype(np.float32): TensorProto.FLOAT,
+    np.dtype(np.uint8): TensorProto.UINT8,
+    np.dtype(np.int8): TensorProto.INT8,
+    np.dtype(np.int32): TensorProto.INT32,
+    np.dtype(np.int64): TensorProto.INT64,
+}
+OUTPUTS = {
+    "SelfAttention": [np.float32] * 3,
+    "CrossAttention": [np.float32],
+    "AddNorm": [np.float32] * 2,
+    "Embedding": [np.float32],
+    "Relu": [],
+    "BestCandidates": [np.float32, np.int32, np.int32],
+}
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> Iterator[None]:
+    yield
+    why_not.cache_clear()
+
+
+needs_kernels = pytest.mark.skipif(bool(why_not()), reason=f"no kernels: {why_not()}")
+
+
+def call(
+    name: str, inputs: Sequence[Array | None], *, threads: int = 1, **attributes: float
+) -> list[Array]:
+    """What the kernel of that name gives."""
+    wanted: list[Any] = list(OUTPUTS[name.removesuffix("Quantize")])
+    wanted += [np.uint8] if name.endswith("Quantize") else []
+    given = {f"in.{i}": array for i, array in enumerate(inputs) if array is not None}
+    results = [f"out.{i}" for i in range(len(wanted))]
+    node = helper.make_node(
+        name,
+        [f"in.{i}" if array is not None else "" for i, array in enumerate(inputs)],
+        results,
+        domain=DOMAIN,
+        **attributes,
+    )
+    graph = helper.make_graph(
+        [node],
+        "one",
+        [helper.make_tensor_value_info(n, TYPES[a.dtype], list(a.shape)) for n, a in given.items()],
+        [
+            helper.make_tensor_value_info(n, TYPES[np.dtype(t)], None)
+            for n, t in zip(results, wanted, strict=True)
+        ],
+    )
+    opsets = [helper.make_opsetid("", 20), helper.make_opsetid(DOMAIN, VERSION)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.log_severity_level = 4
+    assert use_native_kernels(options)
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    found: list[Array] = session.run(results, given)
+    return found
+
+
+def quantized(x: Array, scale: Array, zero_point: Array) -> Array:
+    """QuantizeLinear to uint8 of ONNX."""
+    steps = np.rint((x / scale).astype(np.float32)) + zero_point.astype(np.float32)
+    return np.clip(steps, 0, 255).astype(np.uint8)
+
+
+SCALE, ZERO_POINT = np.array(0.02, np.float32), np.array(128, np.uint8)
+
+
+def softmax(scores: Array) -> Array:
+    powers = np.exp(scores - scores.max(-1, keepdims=True))
+    weights: Array = powers / powers.sum(-1, keepdims=True)
+    return weights
+
+
+def self_attention_inputs(
+    size: int, beams: int, position: int, *, sentences: int = 3, heads: int = 2, room: int = 9
+) -> list[Array]:
+    rng = np.random.default_rng(size)
+    rows = sentences * beams
+    q, k, v = (rng.normal(size=(rows, 1, heads * size)).astype(np.float32) for _ in range(3))
+    keys, values = (
+        rng.normal(size=(rows, heads, room, size)).astype(np.float32) for _ in range(2)
+    )
+    indirection = np.zeros((sentences, beams, room), dtype=np.int32)
+    indirection[:, :, :position] = rng.integers(0, beams, (sentences, beams, position))
+    numbers = (np.array([position], dtype=np.int32), np.array([beams], dtype=np.int32))
+    return [q, k, v, keys, values, *numbers, indirection]
+
+
+@needs_kernels
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("beams", [1, 4])
+@pytest.mark.parametrize("position", [0, 1, 8])
+def test_self_attention(size: int, beams: int, position: int) -> None:
+    inputs = self_attention_inputs(size, beams, position)
+    q, k, v, keys, values = (array.copy() for array in inputs[:5])
+    rows, heads = keys.shape[:2]
+    source = np.arange(rows)[:, None] // beams * beams + inputs[7].reshape(rows, -1)[:, :position]
+    past = np.arange(position)
+    all_keys, all_values = (
+        np.concatenate([cache[source, :, past].transpose(0, 2, 1, 3), new], axis=2)
+        for cache, new in (
+            (keys, k.reshape(rows, heads, 1, size)),
+            (values, v.reshape(rows, heads, 1, size)),
+        )
+    )
+    weights = softmax(np.einsum("nhe,nhte->nht", q.reshape(rows, heads, size), all_keys))
+    expected = np.einsum("nht,nhte->nhe", weights, all_values).reshape(q.shape)
+    new_keys, new_values, context = call("SelfAttention", inputs)
+    np.testing.assert_allclose(context, expected, **CLOSE)
+    keys[:, :, position] = k.reshape(rows, heads, size)
+    values[:, :, position] = v.reshape(rows, heads, size)
+    np.testing.assert_array_equal(new_keys, keys)
+    np.testing.assert_array_equal(new_values, values)
+    *_, again, steps = call("SelfAttentionQuantize", [*inputs, SCALE, ZERO_POINT])
+    np.testing.assert_array_equal(again, context)
+    np.testing.assert_array_equal(steps, quantized(context, SCALE, ZERO_POINT))
+
+
+@needs_kernels
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("beams", [1, 3])
+@pytest.mark.parametrize("length", [1, 16, 21])
+def test_cross_attention(size: int, beams: int, length: int) -> None:
+    rng = np.random.default_rng(size)
+    sentences, heads = 3, 2
+    q = rng.normal(size=(sentences * beams, 1, heads * size)).astype(np.float32)
+    keys, values = (
+        rng.normal(size=(sentences, heads, length, size)).astype(np.float32) for _ in range(2)
+    )
+    lengths = np.maximum(1, length - 3 * np.arange(sentences))
+    mask = (np.arange(length) < lengths[:, None]).astype(np.int32)
+    scores = np.einsum("bkhe,bhse->bkhs", q.reshape(sentences, beams, heads, size), keys)
+    weights = softmax(np.where(mask[:, None, None] != 0, scores, -np.inf))
+    expected = np.einsum("bkhs,bhse->bkhe", weights, values).reshape(q.shape)
+    inputs: list[Array] = [q, keys, values, mask]
+    (context,) = call("CrossAttention", inputs)
+    np.testing.assert_allclose(context, expected, **CLOSE)
+    again, steps = call("CrossAttentionQuantize", [*inputs, SCALE, ZERO_POINT])
+    np.testing.assert_array_equal(again, context)
+    np.testing.assert_array_equal(steps, quantized(context, SCALE, ZERO_POINT))
+
+
+@needs_kernels
+@pytest.mark.parametrize("size", SIZES)
+def test_add_norm(size: int) -> None:
+    rng = np.random.default_rng(size)
+    x, y = (rng.normal(3, 2, size=(5, 1, size)).astype(np.float32) for _ in range(2))
+    gain, bias = (rng.normal(size=size).astype(np.float32) for _ in range(2))
+    total = x + y
+    spread = np.sqrt(total.astype(np.float64).var(-1, keepdims=True) + 0.1)
+    expected = (total - total.mean(-1, keepdims=True)) / spread * gain + bias
+    added, normed = call("AddNorm", [x, y, gain, bias], epsilon=0.1)
+    np.testing.assert_array_equal(added, total)
+    np.testing.assert_allclose(normed, expected, **CLOSE)
+    inputs = [x, y, gain, bias, SCALE, ZERO_POINT]
+    *_, again, steps = call("AddNormQuantize", inputs, epsilon=0.1)
+    np.testing.assert_array_equal(again, normed)
+    np.testing.assert_array_equal(steps, quantized(normed, SCALE, ZERO_POINT))
+
+
+@needs_kernels
+def test_quantization_rounds_half_to_even_and_saturates() -> None:
+    scale, zero_point = np.array(0.5, np.float32), np.array(3, np.uint8)
+    x = np.array([-5, 0, 0.25, 0.75, 1.25, 1.3, 126.0, 126.2, 126.3, 1e9, np.inf], np.float32)
+    (steps,) = call("ReluQuantize", [x, scale, zero_point])
+    np.testing.assert_array_equal(steps, quantized(np.maximum(x, 0), scale, zero_point))
+    assert steps[[0, 2, 3, 9, 10]].tolist() == [3, 3, 5, 255, 255]
+
+
+@needs_kernels
+@pytest.mark.parametrize("size", SIZES)
+def test_embedding(size: int) -> None:
+    rng = np.random.default_rng(size)
+    ids = rng.integers(0, 11, (3, 2)).astype(np.int32)
+    table = rng.integers(-127, 128, (11, size)).astype(np.int8)
+    scales = rng.random((11, 1)).astype(np.float32)
+    positions = rng.normal(size=(7, size)).astype(np.float32)
+    inputs = [ids, table, scales, positions, np.array([6], dtype=np.int32)]
+    expected = (table[ids] * scales[ids] + positions[6]).reshape(6, 1, size)
+    (vectors,) = call("Embedding", inputs)
+    np.testing.assert_allclose(vectors, expected, **CLOSE)
+    again, steps = call("EmbeddingQuantize", [*inputs, SCALE, ZERO_POINT])
+    np.testing.assert_array_equal(again, vectors)
+    np.testing.assert_array_equal(steps, quantized(vectors, SCALE, ZERO_POINT))
+
+
+def best(logits: Array, sums: Array, wanted: int) -> tuple[Array, Array, Array]:
+    count = np.array([wanted], dtype=np.int64)
+    scores, tokens, parents = call("BestCandidates", [logits, sums[:, :, None], count])
+    return scores, tokens, parents
+
+
+@needs_kernels
+@pytest.mark.parametrize("beams", [1, 2, 5, 16])
+@pytest.mark.parametrize("vocabulary", [64, 128, 448])
+@pytest.mark.parametrize("first", [True, False])
+def test_best_candidates(beams: int, vocabulary: int, first: bool) -> None:
+    """first: only one beam is there yet; all of the others' continuations are at -inf, and equal."""
+    rng = np.random.default_rng(beams)
+    logits = rng.normal(0, 4, (3, beams, vocabulary)).astype(np.float32)
+    logits[:, :, 7] = -1e9  # banned
+    sums = rng.normal(-5, 2, (3, beams)).astype(np.float32)
+    if first:
+        sums[:, 1:] = -np.inf
+    exact = logits.astype(np.float64)
+    log_probs = exact - exact.max(-1, keepdims=True)
+    log_probs -= np.log(np.exp(log_probs).sum(-1, keepdims=True))
+    expected = candidates_from_log_probs(log_probs.astype(np.float32), sums)
+    scores, tokens, parents = best(logits, sums, 2 * beams)
+    np.testing.assert_allclose(scores, expected.scores, **CLOSE)
+    np.testing.assert_array_equal(tokens, expected.token_ids)
+    np.testing.assert_array_equal(parents, expected.parents)
+
+
+@needs_kernels
+def test_among_equal_candidates_the_earlier_beam_and_token_comes_first() -> None:
+    logits = np.zeros((1, 2, 192), dtype=np.float32)
+    logits[0, 0, [70, 150]] = logits[0, 1, [5, 150]] = 3
+    scores, tokens, parents = best(logits, np.zeros((1, 2), dtype=np.float32), 6)
+    assert list(zip(parents[0].tolist(), tokens[0].tolist(), strict=True)) == [
+        (0, 70), (0, 150), (1, 5), (1, 150), (0, 0), (0, 1)
+    ]  # fmt: skip
+    assert len(set(scores[0, :4].tolist())) == 1
+
+
+@needs_kernels
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_logits_that_are_no_numbers_still_give_continuations(value: float) -> None:
+    logits = np.full((2, 2, 128), value, dtype=np.float32)
+    scores, tokens, parents = best(logits, np.zeros((2, 2), dtype=np.float32), 4)
+    assert np.isnan(scores).all()
+    assert ((0 <= tokens) & (tokens < 128)).all()
+    assert ((0 <= parents) & (parents < 2)).all()
+
+
+@needs_kernels
+def test_threads_change_no_bit() -> None:
+    """So large that the work is shared out."""
+    inputs = self_attention_inputs(64, 4, 60, sentences=16, heads=4, room=64)
+    one, three = (call("SelfAttention", inputs, threads=n)[2] for n in (1, 3))
+    np.testing.assert_array_equal(one, three)
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(8, 4, 6400)).astype(np.float32)
+    sums = rng.normal(size=(8, 4, 1)).astype(np.float32)
+    count = np.array([8], dtype=np.int64)
+    found = [call("BestCandidates", [logits, sums, count], threads=n) for n in (1, 3)]
+    for a, b in zip(*found, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@needs_kernels
+def test_a_row_has_the_same_bits_alone_and_beside_others() -> None:
+    rng = np.random.default_rng(0)
+    x, y = (rng.normal(size=(9, 1, 80)).astype(np.float32) for _ in range(2))
+    gain, bias = (rng.normal(size=80).astype(np.float32) for _ in range(2))
+    both = call("AddNorm", [x, y, gain, bias], epsilon=1e-5)[1]
+    alone = call("AddNorm", [x[4:5], y[4:5], gain, bias], epsilon=1e-5)[1]
+    np.testing.assert_array_equal(both[4:5], alone)
+
+
+def spoilt(index: int, array: Array) -> list[Array]:
+    inputs = self_attention_inputs(16, 2, 3)
+    inputs[index] = array
+    return inputs
+
+
+@needs_kernels
+@pytest.mark.parametrize(
+    ("name", "inputs", "text"),
+    [
+        ("SelfAttention", spoilt(5, np.array([9], np.int32)), "room for one more token"),
+        ("SelfAttention", spoilt(5, np.array([-1], np.int32)), "room for one more token"),
+        ("SelfAttention", spoilt(7, np.full((3, 2, 9), 2, np.int32)), "within the beams"),
+        ("SelfAttention", spoilt(7, np.zeros((3, 2, 8), np.int32)), "rows and room"),
+        ("SelfAttention", spoilt(1, np.zeros((5, 1, 32), np.float32)), "of the caches' rows"),
+        (
+            "AddNorm",
+            [np.zeros((2, 4), np.float32), np.zeros((2, 5), np.float32)]
+            + [np.zeros(4, np.float32)] * 2,
+            "two tensors of the same shape",
+        ),
+        (
+            "Embedding",
+            [
+                np.array([[11]], np.int32), np.zeros((11, 4), np.int8),
+                np.zeros((11, 1), np.float32), np.zeros((7, 4), np.float32),
+                np.array([0], np.int32),
+            ],
+            "token ids within the vocabulary",
+        ),
+        (
+            "BestCandidates",
+            [np.zeros((1, 1, 65), np.float32), np.zeros((1, 1, 1), np.float32)]
+            + [np.array([2], np.int64)],
+            "a multiple of 64",
+        ),
+        (
+            "BestCandidates",
+            [np.zeros((1, 1, 64), np.float32), np.zeros((1, 1, 1), np.float32)]
+            + [np.array([65], np.int64)],
+            "no more candidates than continuations",
+        ),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_an_error(name: str, inputs: list[Array], text: str) -> None:
+    """And no read or write outside a tensor."""
+    with pytest.raises(Exception, match=f"leanseq's {name} expected .*{text}"):
+        call(name, inputs)
+
+
+def test_where_there_is_a_compiler_there_are_kernels() -> None:
+    if not (shutil.which("c++") or shutil.which("g++")):
+        pytest.skip("no C++ compiler here")
+    assert library_path() is not None, "install leanseq again: its kernels were not compiled"
+
+
+def test_the_switch_leaves_them_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    why_not.cache_clear()
+    monkeypatch.setenv("LEANSEQ_NATIVE_KERNELS", "0")
+    assert why_not() == "LEANSEQ_NATIVE_KERNELS is 0"
+    assert not use_native_kernels(onnxruntime.SessionOptions())
+
+
+def test_without_a_compiler_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    why_not.cache_clear()
+    monkeypatch.setattr(native_kernels, "library_path", lambda: None)
+    assert "install a C++ compiler" in why_not()
+    assert not use_native_kernels(onnxruntime.SessionOptions())
+
+
+def test_a_library_that_is_none_is_told_once_and_left_out(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    why_not.cache_clear()
+    broken = tmp_path / "_kernels.so"
+    broken.write_bytes(b"\x7fELF, cut off")
+    monkeypatch.setattr(native_kernels, "library_path", lambda: broken)
+    with caplog.at_level(logging.WARNING):
+        assert not use_native_kernels(onnxruntime.SessionOptions())
+        assert not use_native_kernels(onnxruntime.SessionOptions())
+    assert why_not().startswith("_kernels.so can't be loaded")
+    assert len(caplog.records) == 1
