@@ -2,6 +2,8 @@
 
     SelfAttention      caches, q, k, v -> context
     CrossAttention     queries, cross_k, cross_v -> context
+    EncoderAttention   q, k, v of whole sources -> context
+    SplitHeads         x [B,S,H*E] -> [B,H,S,E]
     AddNorm            x, y -> x + y, its layer normalization
     Embedding          token ids -> their int8 rows, scaled, plus the position's
     BestCandidates     logits, sum_log_probs -> the 2K best continuations
@@ -268,12 +270,19 @@ def _self_attention(node: ir.Node) -> _Region:
     )
 
 
-def _cross_attention(node: ir.Node) -> _Region:
+def _attention_to_source(node: ir.Node) -> _Region:
     query, keys, values, _, mask = node.inputs
-    assert keys is not None and values is not None and mask is not None
+    assert query and keys and values and mask
+    if keys.producer() is not None:  # the encoder's own; a step gets its keys in heads
+        return _quantized(
+            _Region(
+                name="EncoderAttention",
+                inputs=[query, keys, values, mask],
+                outputs=[node.outputs[0]],
+                attributes={"MultiHeadAttention": "num_heads"},
+            )
+        )
     width = _width(keys)
-    if width is None:
-        raise UnfitError(f"{node.name} attends to keys that are not in heads")
     source = _behind_reshape(query)
     return _quantized(
         _Region(
@@ -284,6 +293,15 @@ def _cross_attention(node: ir.Node) -> _Region:
             width=width,
         )
     )
+
+
+def _split_heads(node: ir.Node) -> _Region:
+    """node: the Transpose."""
+    x, shape = made_by(node.inputs[0], "Reshape").inputs
+    assert x and shape
+    if node.attributes["perm"].as_ints() != (0, 2, 1, 3) or array_of(shape).size != 4:
+        raise UnfitError(f"{node.name} does not split heads")
+    return _Region(name="SplitHeads", inputs=[x, shape], outputs=[node.outputs[0]])
 
 
 def _add_norm(node: ir.Node) -> _Region:
@@ -343,7 +361,8 @@ def _best_candidates(graph: ir.Graph) -> _Region:
 
 _CALLS = {
     "DecoderMaskedMultiHeadAttention": _self_attention,
-    "MultiHeadAttention": _cross_attention,
+    "MultiHeadAttention": _attention_to_source,
+    "Transpose": _split_heads,
     "LayerNormalization": _add_norm,
     "Relu": _relu_quantize,
     "Mul": _embedding,

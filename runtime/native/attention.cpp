@@ -1,5 +1,6 @@
-// SelfAttention and CrossAttention of one new token a row ("Attention Is All You Need", 3.2): scores
-// of a query with every key, softmax, sum of the values so weighted. Queries bear the scale already.
+// Attention ("Attention Is All You Need", 3.2): scores of a query with every key, softmax, sum of the
+// values so weighted; queries bear the scale already. SelfAttention and CrossAttention are a decoder
+// step's, of one new token a row, EncoderAttention is over whole sources.
 //
 // Letters: B sentences, K beams, N = B*K rows, H heads, E = head size, M room of a cache, S source.
 
@@ -167,40 +168,44 @@ void self_attention(const Context& context) {
                    });
 }
 
-struct CrossShape {
-  int64_t beams, heads, size, length;  // K, H, E, S
+// Queries of each sentence over all tokens of one source. Strides: from a token to the next, from a
+// head to the next, from a sentence to the next.
+struct SourceShape {
+  int64_t queries, heads, size, length;  // of each sentence; E; S
+  int64_t token_stride, head_stride, sentence_stride;
 };
 
-struct CrossInputs {
-  const float* q;              // [B,K,H,E]
-  const float *keys, *values;  // [B,H,S,E]
+struct SourceInputs {
+  const float* q;              // [B,queries,H,E]
+  const float *keys, *values;  // by the strides
   const int32_t* mask;         // [B,S]
 };
 
 template <int kSize>
-KERNEL_PART void attend_source(const CrossShape& shape, const CrossInputs& in, const Result& to,
+KERNEL_PART void attend_source(const SourceShape& shape, const SourceInputs& in, const Result& to,
                                int64_t sentence, float* scores, float* context) {
   const int64_t size = kSize ? kSize : shape.size;
   const int32_t* mask = in.mask + sentence * shape.length;
   for (int64_t head = 0; head < shape.heads; ++head) {
-    const int64_t source = (sentence * shape.heads + head) * shape.length * size;
-    for (int64_t beam = 0; beam < shape.beams; ++beam) {
-      const int64_t at = ((sentence * shape.beams + beam) * shape.heads + head) * size;
+    const int64_t first = sentence * shape.sentence_stride + head * shape.head_stride;
+    for (int64_t query = 0; query < shape.queries; ++query) {
+      const int64_t at = ((sentence * shape.queries + query) * shape.heads + head) * size;
       for (int64_t s = 0; s < shape.length; ++s) {
-        const float score = dot<kSize>(in.q + at, in.keys + source + s * size, size);
+        const float* key = in.keys + first + s * shape.token_stride;
+        const float score = dot<kSize>(in.q + at, key, size);
         scores[s] = mask[s] ? score : score - 10000.0f;
       }
       const float factor = softmax(scores, shape.length);
       weighted_sum<kSize>(context, scores, shape.length, factor, size,
                           [&](int64_t s) __attribute__((always_inline)) {
-                            return in.values + source + s * size;
+                            return in.values + first + s * shape.token_stride;
                           });
       put_all(to, at, context, size);
     }
   }
 }
 
-KERNEL void attend_sources(const CrossShape& shape, const CrossInputs& in, const Result& to,
+KERNEL void attend_sources(const SourceShape& shape, const SourceInputs& in, const Result& to,
                            int64_t first, int64_t last, float* scores, float* context) {
   for (int64_t sentence = first; sentence < last; ++sentence) {
     switch (shape.size) {
@@ -211,6 +216,15 @@ KERNEL void attend_sources(const CrossShape& shape, const CrossInputs& in, const
   }
 }
 
+void attend_all(const Context& context, const SourceShape& shape, const SourceInputs& in,
+                const Result& to, int64_t sentences) {
+  const int64_t each = 2 * shape.queries * shape.heads * shape.size * shape.length;
+  context.parallel(sentences, sentences * each, [&](int64_t first, int64_t last) {
+    std::vector<float> scores(padded(shape.length)), head(shape.size);
+    attend_sources(shape, in, to, first, last, scores.data(), head.data());
+  });
+}
+
 // queries of N rows, cross_k, cross_v [B,H,S,E], mask [B,S], scale, zero point, and what only the
 // function's own nodes read: the queries' shape by sentence [3] -> context, context in uint8
 void cross_attention(const Context& context) {
@@ -218,19 +232,54 @@ void cross_attention(const Context& context) {
   const Tensor mask = context.input(3);
   expect(keys.rank == 4 && values.dims == keys.dims && mask.rank == 2,
          "keys and values of four dimensions, a mask of two");
-  const int64_t sentences = keys.dims[0], width = keys.dims[1] * keys.dims[3];
-  expect(mask.dims[0] == sentences && mask.dims[1] == keys.dims[2], "a mask of the keys' sentences");
+  const int64_t sentences = keys.dims[0], heads = keys.dims[1], length = keys.dims[2];
+  const int64_t size = keys.dims[3], width = heads * size;
+  expect(mask.dims[0] == sentences && mask.dims[1] == length, "a mask of the keys' sentences");
   expect(width > 0 && q.count() % width == 0, "rows of queries");
   const int64_t count = q.count() / width;
   expect(sentences > 0 ? count % sentences == 0 : count == 0, "as many rows for each sentence");
-  const CrossShape shape{sentences ? count / sentences : 1, keys.dims[1], keys.dims[3],
-                         keys.dims[2]};
+  if (count == 0) return;
+  const SourceShape shape{count / sentences, heads, size, length,
+                          size, length * size, width * length};
   const Result to{context.output(0, q).as<float>(), quantization_of(context, 4, 1, q)};
-  const CrossInputs in{q.as<float>(), keys.as<float>(), values.as<float>(), mask.as<int32_t>()};
-  context.parallel(sentences, 2 * count * width * shape.length, [&](int64_t first, int64_t last) {
-    std::vector<float> scores(padded(shape.length)), head(shape.size);
-    attend_sources(shape, in, to, first, last, scores.data(), head.data());
-  });
+  attend_all(context, shape,
+             {q.as<float>(), keys.as<float>(), values.as<float>(), mask.as<int32_t>()}, to,
+             sentences);
+}
+
+// q, k, v [B,S,H*E], mask [B,S], scale, zero point -> context, context in uint8
+void encoder_attention(const Context& context) {
+  const Tensor q = context.input(0), k = context.input(1), v = context.input(2);
+  const Tensor mask = context.input(3);
+  expect(q.rank == 3 && k.dims == q.dims && v.dims == q.dims && mask.rank == 2 &&
+             mask.dims[0] == q.dims[0] && mask.dims[1] == q.dims[1],
+         "queries, keys and values of one shape, and a mask of their tokens");
+  const int64_t length = q.dims[1], width = q.dims[2], heads = context.num_heads;
+  expect(heads > 0 && width % heads == 0, "heads of equal size");
+  const SourceShape shape{length, heads, width / heads, length,
+                          width, width / heads, length * width};
+  const Result to{context.output(0, q).as<float>(), quantization_of(context, 4, 1, q)};
+  attend_all(context, shape, {q.as<float>(), k.as<float>(), v.as<float>(), mask.as<int32_t>()}, to,
+             q.dims[0]);
+}
+
+// x [B,S,H*E], a shape [.,.,H,E] -> [B,H,S,E]
+void split_heads(const Context& context) {
+  const Tensor x = context.input(0), shape = context.input(1);
+  expect(x.rank == 3 && shape.count() == 4, "three dimensions that become four");
+  const int64_t heads = shape.as<int64_t>()[2], size = shape.as<int64_t>()[3];
+  const int64_t length = x.dims[1], width = x.dims[2];
+  expect(heads > 0 && size > 0 && heads * size == width, "heads that make up a row");
+  const float* from = x.as<float>();
+  float* to = context.output(0, {x.dims[0], heads, length, size}).as<float>();
+  if (!to) return;
+  for (int64_t sentence = 0; sentence < x.dims[0]; ++sentence) {
+    for (int64_t head = 0; head < heads; ++head) {
+      for (int64_t s = 0; s < length; ++s, to += size) {
+        std::memcpy(to, from + (sentence * length + s) * width + head * size, size * sizeof(float));
+      }
+    }
+  }
 }
 
 }  // namespace
@@ -248,5 +297,11 @@ const Operator kCrossAttention("CrossAttention", {kFloat, kFloat, kFloat, kInt32
 const Operator kCrossAttentionQuantize("CrossAttentionQuantize",
                                        {kFloat, kFloat, kFloat, kInt32, kFloat, kUint8, kInt64}, 6,
                                        {kFloat, kUint8}, cross_attention);
+const Operator kEncoderAttention("EncoderAttention", {kFloat, kFloat, kFloat, kInt32}, 4, {kFloat},
+                                 encoder_attention);
+const Operator kEncoderAttentionQuantize("EncoderAttentionQuantize",
+                                         {kFloat, kFloat, kFloat, kInt32, kFloat, kUint8}, 6,
+                                         {kFloat, kUint8}, encoder_attention);
+const Operator kSplitHeads("SplitHeads", {kFloat, kInt64}, 2, {kFloat}, split_heads);
 
 }  // namespace leanseq

@@ -126,15 +126,16 @@ Operator::Operator(const char* name, std::vector<ElementType> inputs, size_t req
   variadic_input_homogeneous = variadic_output_homogeneous = [](const CustomOp*) { return 1; };
   create_kernel_v2 = [](const CustomOp* op, const Api* api, const KernelInfo* info,
                         void** kernel) -> Status* {
-    auto instance = std::make_unique<Instance>();
+    auto instance = std::make_unique<Instance>();  // all zero
     instance->api = api;
     instance->title = self(op).title;
     instance->run = self(op).run;
     instance->quantizes = self(op).outputs.back() == kUint8;
-    Status* missing = api->call(kKernelInfoGetAttributeFloat, info, "epsilon", &instance->epsilon);
-    if (missing) {
-      api->call<void>(kReleaseStatus, missing);
-      instance->epsilon = 0.0f;
+    // Where an operator has no such attribute, its value stays 0.
+    for (Status* missing :
+         {api->call(kKernelInfoGetAttributeFloat, info, "epsilon", &instance->epsilon),
+          api->call(kKernelInfoGetAttributeInt64, info, "num_heads", &instance->num_heads)}) {
+      if (missing) api->call<void>(kReleaseStatus, missing);
     }
     *kernel = instance.release();
     return nullptr;
@@ -161,9 +162,10 @@ extern "C" __attribute__((visibility("default"))) ort::Status* RegisterCustomOps
   static ort::Domain* domain = nullptr;  // sessions may outlive their options: it is never freed
   static ort::Status* refused = [api] {
     ort::Status* status = api->call(ort::kCreateCustomOpDomain, "leanseq", &domain);
-    for (const Operator* op : {&kSelfAttention, &kSelfAttentionQuantize, &kCrossAttention,
-                               &kCrossAttentionQuantize, &kAddNorm, &kAddNormQuantize, &kEmbedding,
-                               &kEmbeddingQuantize, &kReluQuantize, &kBestCandidates}) {
+    for (const Operator* op :
+         {&kSelfAttention, &kSelfAttentionQuantize, &kCrossAttention, &kCrossAttentionQuantize,
+          &kEncoderAttention, &kEncoderAttentionQuantize, &kSplitHeads, &kAddNorm,
+          &kAddNormQuantize, &kEmbedding, &kEmbeddingQuantize, &kReluQuantize, &kBestCandidates}) {
       const ort::CustomOp* custom = op;
       if (!status) status = api->call(ort::kCustomOpDomainAdd, domain, custom);
     }

@@ -28,6 +28,7 @@ enum Slot : size_t {
   kGetDimensions = 62,
   kGetTensorTypeAndShape = 65,
   kKernelInfoGetAttributeFloat = 85,
+  kKernelInfoGetAttributeInt64 = 86,
   kKernelContextGetInput = 90,
   kKernelContextGetOutput = 91,
   kReleaseStatus = 93,

@@ -38,14 +38,19 @@ inline void expect(bool holds, const char* what) {
 struct Kernel {
   const ort::Api* api;
   bool quantizes;  // the last output is the result in uint8, the last two inputs say how
-  float epsilon;   // of operators that have the attribute
+  float epsilon;   // attributes of operators that have them
+  int64_t num_heads;
 };
 
 // One run of an operator.
 class Context {
  public:
   Context(const Kernel& kernel, ort::KernelContext* raw)
-      : quantizes(kernel.quantizes), epsilon(kernel.epsilon), api_(*kernel.api), raw_(raw) {}
+      : quantizes(kernel.quantizes),
+        epsilon(kernel.epsilon),
+        num_heads(kernel.num_heads),
+        api_(*kernel.api),
+        raw_(raw) {}
 
   Tensor input(size_t index) const;
   // Of `shape`'s dims. Its data is null where nothing reads that output.
@@ -58,6 +63,7 @@ class Context {
 
   const bool quantizes;
   const float epsilon;
+  const int64_t num_heads;
 
  private:
   Tensor output(size_t index, const int64_t* dims, size_t rank) const;
@@ -79,7 +85,7 @@ struct Operator : ort::CustomOp {
 };
 
 extern const Operator kSelfAttention, kSelfAttentionQuantize, kCrossAttention,
-    kCrossAttentionQuantize, kAddNorm, kAddNormQuantize, kEmbedding, kEmbeddingQuantize,
+    kCrossAttentionQuantize, kEncoderAttention, kEncoderAttentionQuantize, kSplitHeads, kAddNorm, kAddNormQuantize, kEmbedding, kEmbeddingQuantize,
     kReluQuantize, kBestCandidates;
 
 }  // namespace leanseq
