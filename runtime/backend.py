@@ -9,7 +9,7 @@ Letters: B sentences, S source length, K beam size, N = B*K, V vocabulary.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -102,6 +102,15 @@ class Backend(Protocol):
 
     def close(self) -> None:
         """Frees what the backend holds. Calling it twice does no harm."""
+        ...
+
+
+@runtime_checkable
+class KeepsMemory(Protocol):
+    """A backend that keeps memory from batch to batch."""
+
+    def trim(self) -> None:
+        """Gives it back: no batch is waiting. Others may be under way."""
         ...
 
 

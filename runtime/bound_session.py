@@ -22,7 +22,7 @@ from runtime.static_contract import static_inputs, static_outputs
 _RUN_OPTIONS = onnxruntime.RunOptions()
 _SHRINK = onnxruntime.RunOptions()
 _SHRINK.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
-"""Frees the session's memory after the run: an encoder runs once for many steps."""
+"""Frees the session's memory after the run."""
 
 Tensors = Mapping[str, OrtTensor]
 
@@ -58,7 +58,6 @@ class BoundSession:
         if profile is not None:
             options.enable_profiling = True
             options.profile_file_prefix = str(profile)
-        self.run_options = _SHRINK if role == "encoder" else _RUN_OPTIONS
         session = load_session(str(path), path.name, CPU, options, None)
         inputs = static_inputs(role, model, precision)
         outputs = static_outputs(role, model, precision)
@@ -66,8 +65,13 @@ class BoundSession:
         self.name = path.name
         self.session: Any = session._sess  # what an IOBinding of ONNX Runtime's own is made for
         self.inputs = [tensor.name for tensor in inputs]
+        self._some_output = [outputs[0].name]
         trim_heap()  # what folding and packing the weights took
         use_huge_pages(before)
+
+    def shrink(self, feeds: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Gives back the memory of its runs, at the end of one more: of these inputs."""
+        self.session.run(self._some_output, dict(feeds), _SHRINK)
 
     def bind(self, inputs: Tensors, outputs: Tensors) -> Binding:
         """Ties tensors to the graph. More inputs may be given than it has. Outputs that are not
@@ -90,7 +94,7 @@ class Binding:
         """Reads the inputs as they are now, writes the outputs. Raises BackendError."""
         session = self._session
         try:
-            session.session.run_with_iobinding(self._binding, session.run_options)
+            session.session.run_with_iobinding(self._binding, _RUN_OPTIONS)
         except Exception as error:  # ONNX Runtime's errors share no root
             raise BackendError(
                 f"ONNX Runtime {onnxruntime.__version__} failed in {session.name} "

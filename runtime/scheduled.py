@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from runtime.backend import Backend
+from runtime.backend import Backend, KeepsMemory
 from runtime.bundle import Bundle
 from runtime.manifest import GraphSpec
 from runtime.registry import BACKENDS, open_backend
@@ -48,6 +48,12 @@ class ScheduledBackends:
             if self._other is None:
                 self._other = self._open_other(threads)
             return self._other
+
+    def trim(self) -> None:
+        """Gives back the memory that is kept from batch to batch."""
+        for backend in (self.first, self._other):
+            if isinstance(backend, KeepsMemory):
+                backend.trim()
 
     def close(self) -> None:
         """Closes what was opened. Calling it twice does no harm."""

@@ -37,7 +37,15 @@ from runtime.backend import (
 from runtime.bound_session import BoundSession
 from runtime.bundle import Bundle
 from runtime.errors import BackendError
-from runtime.graph_contract import BANNED, EOS_BIAS, POSITION, SRC_MASK, SUM_LOG_PROBS, TOKEN_IDS
+from runtime.graph_contract import (
+    BANNED,
+    EOS_BIAS,
+    POSITION,
+    SRC_IDS,
+    SRC_MASK,
+    SUM_LOG_PROBS,
+    TOKEN_IDS,
+)
 from runtime.heap import trim_heap
 from runtime.manifest import ModelSpec, Precision, SpecialTokenIds
 from runtime.sources import check_lengths, pad_to_multiple
@@ -113,6 +121,7 @@ class StaticBackend:
         self._greedy: BoundSession | None = None
         self._lock = threading.Lock()
         self._pool = StaticWorkspacePool(model)
+        self._untrimmed = False
 
     @classmethod
     def open(
@@ -158,8 +167,7 @@ class StaticBackend:
         workspace.src_ids[:] = ids
         workspace.whole.arrays[SRC_MASK][:] = mask
         workspace.encode()
-        if not workspace.is_small:
-            trim_heap()  # what the encoder took
+        self._untrimmed |= not workspace.is_small
         state = _State(max_length=max_length, length=0, workspace=workspace, bound=workspace.whole)
         self._lend(state)
         return state
@@ -227,6 +235,18 @@ class StaticBackend:
         state.slots = None if in_order else slots
         state.bound = state.workspace.first(size)
         return state
+
+    def trim(self) -> None:
+        """Gives back what batches that were not small took: the memory of their workspaces, and the
+        encoder's, which runs once for many steps."""
+        encoder = self._encoder
+        if not self._untrimmed or encoder is None:
+            return
+        self._untrimmed = False
+        self._pool.trim()
+        one_token = np.full((1, 1), self._pad_id, dtype=np.int32)
+        encoder.shrink({SRC_IDS: one_token, SRC_MASK: np.ones((1, 1), dtype=np.bool_)})
+        trim_heap()
 
     def close(self) -> None:
         """Frees the graphs. Calling it twice does no harm."""

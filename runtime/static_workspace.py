@@ -1,8 +1,9 @@
 """The memory of a batch shape, bound once to the graphs of variant `cpu_static`; and a pool of it.
 
 Binding some fifty tensors and making their arrays takes as long as a step of a small model, so that
-small workspaces wait, as they are, for the next batch of their shape. Large ones give their memory
-back to the system: what that takes is little beside their steps.
+small workspaces wait, as they are, for the next batch of their shape. Of large ones only the block
+of their caches waits, for any batch that it is large enough for: each of its pages that is new takes
+the system a microsecond. Both wait until the pool is trimmed.
 
 Letters: B sentences, S source length, K beams, N = B*K, H heads, Dh head_dim, M positions.
 """
@@ -92,8 +93,14 @@ class StaticWorkspace:
     """
 
     def __init__(
-        self, shape: Shape, model: ModelSpec, encoder: BoundSession, step: BoundSession
+        self,
+        shape: Shape,
+        model: ModelSpec,
+        encoder: BoundSession,
+        step: BoundSession,
+        take_block: Callable[[int], FloatArray],
     ) -> None:
+        """take_block: memory for at least so many floats."""
         self.shape, self._step = shape, step
         layers = model.decoder_layers
         self._self_names, self._next_names = self_names(layers), next_self_names(layers)
@@ -106,7 +113,8 @@ class StaticWorkspace:
         )
         counts = [math.prod(sizes) for sizes in dims]
         self.is_small = sum(counts) <= KEPT_FLOATS  # so it is kept as it is
-        parts = np.split(np.empty(sum(counts), dtype=np.float32), counts[:1])
+        self.block = take_block(sum(counts))
+        parts = np.split(self.block[: sum(counts)], counts[:1])
         self._past, self._cross = (
             part.reshape(sizes) for part, sizes in zip(parts, dims, strict=True)
         )
@@ -194,6 +202,7 @@ class StaticWorkspacePool:
     def __init__(self, model: ModelSpec) -> None:
         self._model = model
         self._kept: list[StaticWorkspace] = []  # the one that came back last is last
+        self._blocks: list[FloatArray] = []
         # A state can be collected, and give back, at any time: while the lock is held too.
         self._lock = threading.RLock()
         self._closed = False
@@ -204,17 +213,39 @@ class StaticWorkspacePool:
             for index in reversed(range(len(self._kept))):
                 if self._kept[index].shape == shape:
                     return self._kept.pop(index)
-        return StaticWorkspace(shape, self._model, encoder, step)
+        return StaticWorkspace(shape, self._model, encoder, step, self._take_block)
 
     def give(self, workspace: StaticWorkspace) -> None:
-        """Takes back what no batch uses any more; lets it go if it is large."""
+        """Takes back what no batch uses any more."""
         with self._lock:
-            if workspace.is_small and not self._closed:
+            if self._closed:
+                return
+            if workspace.is_small:
                 self._kept.append(workspace)
                 del self._kept[:-KEPT_SHAPES]
+            else:
+                self._blocks.append(workspace.block)
+
+    def trim(self) -> None:
+        """Lets blocks go that no batch is using."""
+        with self._lock:
+            self._blocks.clear()
+
+    def _take_block(self, count: int) -> FloatArray:
+        """The smallest block that holds so many floats. One that waits and is too small for this
+        batch goes in its place, so that no more wait than batches were searched at once."""
+        with self._lock:
+            self._blocks.sort(key=len)
+            for index, block in enumerate(self._blocks):
+                if len(block) >= count:
+                    return self._blocks.pop(index)
+            if self._blocks and count > KEPT_FLOATS:
+                self._blocks.pop()
+        return np.empty(count, dtype=np.float32)
 
     def close(self) -> None:
         """Lets all of them go, those that come back later too."""
         with self._lock:
             self._closed = True
             self._kept.clear()
+            self._blocks.clear()

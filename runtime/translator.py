@@ -312,7 +312,10 @@ class Translator:
                 all_ended=all_ended,
             )
 
-        return in_parallel(search_batch, iter(batches), self.schedule.workers)
+        try:
+            yield from in_parallel(search_batch, iter(batches), self.schedule.workers)
+        finally:
+            self._backends.trim()
 
     def _read(self, index: int, text: str) -> _Line:
         if not isinstance(text, str):
