@@ -148,17 +148,20 @@ class _Functions:
                 set_output(graph, name, new)
             else:
                 new.name = f"{name}.fused"
-                self._shape(region, new)
+                self._type(region, new, old)
             inside = [usage for usage in old.uses() if usage.node in nodes]
             for usage in [usage for usage in old.uses() if usage not in inside]:
                 usage.node.replace_input_with(usage.idx, new)
         self.calls += 1
 
-    def _shape(self, region: _Region, value: ir.Value) -> None:
-        """ONNX Runtime makes one Gemm of a MatMul and its bias where it knows two dimensions, and
-        what a kernel of ours gives, nobody else can tell it."""
+    def _type(self, region: _Region, value: ir.Value, old: ir.Value) -> None:
+        """What nobody can infer of an operator of ours. ONNX Runtime makes one Gemm of a MatMul and
+        its bias only where it knows that there are two dimensions."""
+        producer = old.producer()
+        is_bytes = producer is not None and producer.op_type == "QuantizeLinear"
+        value.type = ir.TensorType(ir.DataType.UINT8 if is_bytes else ir.DataType.FLOAT)
         if self._flat_rows and region.width is not None:
-            value.shape, value.type = ir.Shape(["N", region.width]), ir.TensorType(ir.DataType.FLOAT)
+            value.shape = ir.Shape(["N", region.width])
 
 
 def _function_of(
