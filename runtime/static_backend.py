@@ -5,7 +5,8 @@ A state's tensors lie in a workspace that is bound to the graphs once for its sh
 its few numbers into the bound arrays and runs. Caches have room for FIRST_POSITIONS tokens, and
 move to a workspace with twice the room when it is full, until there is room for max_length. Which
 row a beam's past lies in is said by cache_indirection, so no row of a cache moves when beams change
-places; when sentences leave, the last ones take their slots.
+places. Sentences that leave stay in their slots, and what is computed there is dropped, until they
+are an eighth of all: then the last ones take their slots.
 
 Letters: B sentences, S source length, K beams, N = B*K, V vocabulary.
 """
@@ -54,15 +55,18 @@ from runtime.static_workspace import Bound, StaticWorkspace, StaticWorkspacePool
 
 FIRST_POSITIONS = 32
 """Caches of max_length positions would mostly stay empty: sentences end long before."""
+LEAVING_SHARE = 8
+"""Slots are closed up when one in so many is free. Moving caches and binding the graph to fewer
+slots takes as long as some eight sentences of a step."""
 
 
 @dataclass(kw_only=True)
 class _State:
     """What is carried between steps: `length` tokens of each beam are cached.
 
-    bound: the step over the first B slots of the workspace. slots [B]: in which of them each
-    sentence lies; None where they lie in order. give_back: ends the use of the workspace, as the
-    end of the state does.
+    bound: the step over the first slots of the workspace, B or more. slots [B]: in which of them
+    each sentence lies; None where all are taken, in order. give_back: ends the use of the
+    workspace, as the end of the state does.
     """
 
     max_length: int
@@ -73,8 +77,12 @@ class _State:
     give_back: Callable[[], object] = lambda: None
 
     @property
-    def sentences(self) -> int:
+    def bound_slots(self) -> int:
         return len(self.bound.arrays[TOKEN_IDS])
+
+    @property
+    def sentences(self) -> int:
+        return self.bound_slots if self.slots is None else len(self.slots)
 
     @property
     def beam_size(self) -> int:
@@ -201,7 +209,7 @@ class StaticBackend:
             past[where] = past[rows, beam_indices]
         log_probs = None
         if need_log_probs:
-            shape = (state.sentences, state.beam_size, self._model.vocab_size)
+            shape = (state.bound_slots, state.beam_size, self._model.vocab_size)
             log_probs = np.empty(shape, dtype=np.float32)
             state.workspace.run_for_log_probs(arrays, log_probs)
         else:
@@ -218,12 +226,22 @@ class StaticBackend:
 
     def keep(self, state: DecoderState, sentences: IntArray) -> DecoderState:
         """Goes on with only these sentences. Those in the last slots move to slots that are free
-        now: as many rows are copied as sentences leave, at most, and only what they hold."""
+        once these are many: as many rows are copied as sentences left, and only what they hold."""
         assert isinstance(state, _State)
         if len(sentences) == state.sentences:
             return state
         self._check_open()
-        slots = sentences.astype(np.intp) if state.slots is None else state.slots[sentences]
+        state.slots = sentences.astype(np.intp) if state.slots is None else state.slots[sentences]
+        leaving = state.bound_slots - len(state.slots)
+        if leaving * LEAVING_SHARE >= state.bound_slots:
+            self._close_up(state)
+        return state
+
+    def _close_up(self, state: _State) -> None:
+        """Binds the step to no more slots than there are sentences."""
+        slots = state.slots
+        if slots is None:
+            return
         size = len(slots)
         moving = np.flatnonzero(slots >= size)
         free = np.setdiff1d(np.arange(size), slots)
@@ -234,7 +252,6 @@ class StaticBackend:
         in_order = np.array_equal(slots, np.arange(size))
         state.slots = None if in_order else slots
         state.bound = state.workspace.first(size)
-        return state
 
     def trim(self) -> None:
         """Gives back what batches that were not small took: the memory of their workspaces, and the
@@ -272,7 +289,8 @@ class StaticBackend:
         return workspace
 
     def _grow(self, state: _State) -> None:
-        """Moves the first B slots to a workspace with room for twice as many positions."""
+        """Moves all to a workspace with room for twice as many positions."""
+        self._close_up(state)
         old, length = state.workspace, state.length
         room = min(2 * length, state.max_length)
         workspace = self._take(state.sentences, state.beam_size, old.shape.source, room)

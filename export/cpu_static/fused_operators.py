@@ -308,9 +308,13 @@ def _split_heads(node: ir.Node) -> _Region:
 
 
 def _add_norm(node: ir.Node) -> _Region:
+    """A residual connection: of x and what a product gave, which has x's shape. (Positions are
+    added to embeddings of another.)"""
     total, gain, bias = node.inputs
     x, y = made_by(total, "Add").inputs
     assert total and x and y and gain and bias
+    if not (_is_product(x) or _is_product(y)):
+        raise UnfitError(f"{node.name} normalizes no residual connection")
     return _quantized(
         _Region(
             name="AddNorm",
@@ -320,6 +324,14 @@ def _add_norm(node: ir.Node) -> _Region:
             width=array_of(gain).size,
         )
     )
+
+
+def _is_product(value: ir.Value) -> bool:
+    """Of rows with a weight, with or without its bias."""
+    node = value.producer()
+    if node is not None and node.op_type == "Add":
+        node = next((v.producer() for v in node.inputs if v and v.producer()), None)
+    return node is not None and node.op_type.startswith("MatMul")
 
 
 def _relu_quantize(node: ir.Node) -> _Region:

@@ -128,7 +128,7 @@ KERNEL void attend_past(const SelfShape& shape, const SelfInputs& in, const Resu
   }
 }
 
-// q, k, v [N,1,H*E] or [N,H*E], past keys and values [N,H,M,E], position [1], beam_width [1],
+// q, k, v of N rows, past keys and values [N,H,M,E], position [1], beam_width [1],
 // cache_indirection [B,K,M], scale, zero point -> the caches, context, context in uint8
 void self_attention(const Context& context) {
   const Tensor q = context.input(0), k = context.input(1), v = context.input(2);
@@ -160,7 +160,8 @@ void self_attention(const Context& context) {
   const size_t bytes = past_keys.count() * sizeof(float);
   if (in.keys != past_keys.data) std::memcpy(in.keys, past_keys.data, bytes);
   if (in.values != past_values.data) std::memcpy(in.values, past_values.data, bytes);
-  const Result to{context.output(2, q).as<float>(), quantization_of(context, 8, 3, q)};
+  // Of v's shape: what positions turn (q and k) comes in heads.
+  const Result to{context.output(2, v).as<float>(), quantization_of(context, 8, 3, v)};
   context.parallel(rows.dims[0], 2 * count * width * (shape.position + 1),
                    [&](int64_t first, int64_t last) {
                      std::vector<float> scores(padded(shape.position + 1)), head(shape.size);

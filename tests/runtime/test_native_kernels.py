@@ -35,6 +35,8 @@ TYPES = {
 OUTPUTS = {
     "SelfAttention": [np.float32] * 3,
     "CrossAttention": [np.float32],
+    "EncoderAttention": [np.float32],
+    "SplitHeads": [np.float32],
     "AddNorm": [np.float32] * 2,
     "Embedding": [np.float32],
     "Relu": [],
@@ -143,6 +145,9 @@ def test_self_attention(size: int, beams: int, position: int) -> None:
     values[:, :, position] = v.reshape(rows, heads, size)
     np.testing.assert_array_equal(new_keys, keys)
     np.testing.assert_array_equal(new_values, values)
+    in_heads = [array.reshape(rows, heads, 1, size) for array in inputs[:2]]  # as rotary ones come
+    *_, same = call("SelfAttention", [*in_heads, *inputs[2:]])
+    np.testing.assert_array_equal(same, context)
     *_, again, steps = call("SelfAttentionQuantize", [*inputs, SCALE, ZERO_POINT])
     np.testing.assert_array_equal(again, context)
     np.testing.assert_array_equal(steps, quantized(context, SCALE, ZERO_POINT))
@@ -170,6 +175,32 @@ def test_cross_attention(size: int, beams: int, length: int) -> None:
     again, steps = call("CrossAttentionQuantize", [*inputs, SCALE, ZERO_POINT])
     np.testing.assert_array_equal(again, context)
     np.testing.assert_array_equal(steps, quantized(context, SCALE, ZERO_POINT))
+
+
+@needs_kernels
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("length", [1, 17])
+def test_encoder_attention(size: int, length: int) -> None:
+    rng = np.random.default_rng(size)
+    sentences, heads = 3, 2
+    shape = (sentences, length, heads * size)
+    q, k, v = (rng.normal(size=shape).astype(np.float32) for _ in range(3))
+    lengths = np.maximum(1, length - 3 * np.arange(sentences))
+    mask = (np.arange(length) < lengths[:, None]).astype(np.int32)
+    in_heads = [array.reshape(sentences, length, heads, size) for array in (q, k, v)]
+    scores = np.einsum("bqhe,bshe->bqhs", *in_heads[:2])
+    weights = softmax(np.where(mask[:, None, None] != 0, scores, -np.inf))
+    expected = np.einsum("bqhs,bshe->bqhe", weights, in_heads[2]).reshape(shape)
+    inputs: list[Array] = [q, k, v, mask]
+    (context,) = call("EncoderAttention", inputs, num_heads=heads)
+    np.testing.assert_allclose(context, expected, **CLOSE)
+    again, steps = call(
+        "EncoderAttentionQuantize", [*inputs, SCALE, ZERO_POINT], num_heads=heads
+    )
+    np.testing.assert_array_equal(again, context)
+    np.testing.assert_array_equal(steps, quantized(context, SCALE, ZERO_POINT))
+    (split,) = call("SplitHeads", [q, np.array([0, -1, heads, size], np.int64)])
+    np.testing.assert_array_equal(split, in_heads[0].transpose(0, 2, 1, 3))
 
 
 @needs_kernels
