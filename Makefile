@@ -54,7 +54,7 @@ venv: $(RUN_STAMP)
 
 venv-dev: $(DEV_STAMP)
 
-$(RUN_STAMP): pyproject.toml constraints.txt
+$(RUN_STAMP): pyproject.toml constraints.txt $(wildcard runtime/native/*)
 	@"$(PYTHON)" -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "leanseq needs Python 3.11 or newer, found " + sys.version.split()[0] + "; try: make PYTHON=python3.12 $(MAKECMDGOALS)")'
 	@rm -f "$(RUN_STAMP)" "$(DEV_STAMP)"
 	"$(PYTHON)" -m venv "$(VENV)"

@@ -38,7 +38,7 @@ from runtime.options import SearchOptions
 from runtime.search import search
 from runtime.static_backend import StaticBackend, greedy_path
 from runtime.static_contract import VARIANT
-from runtime.static_workspace import StaticWorkspace, shape_for
+from runtime.static_workspace import StaticWorkspace, new_block, shape_for
 
 logger = logging.getLogger(__name__)
 
@@ -49,13 +49,20 @@ KINDS = {
     "FusedGemm": "products",
     "MatMul": "products",
     "FusedMatMul": "products",
+    "SelfAttention": "self-attention",
+    "SelfAttentionQuantize": "self-attention",
     "DecoderMaskedMultiHeadAttention": "self-attention",
+    "CrossAttention": "cross-attention",
+    "CrossAttentionQuantize": "cross-attention",
     "MultiHeadAttention": "cross-attention",
-    "LogSoftmax": "log-softmax",
+    "BestCandidates": "candidates",
+    "LogSoftmax": "candidates",
+    "AddNorm": "norms",
+    "AddNormQuantize": "norms",
     "LayerNormalization": "norms",
     "QuantizeLinear": "quantizing",
 }
-"""What the operators of a step are for; all others are "other"."""
+"""What a step's operators, leanseq's own and ONNX Runtime's, are for; all others are "other"."""
 COLUMNS = (*dict.fromkeys(KINDS.values()), "other")
 
 
@@ -301,7 +308,7 @@ def _open(
     step_path = _step_path(bundle, precision, beams)
     step = BoundSession("decoder_step", step_path, model, precision, 1, profile=profile)
     workspace = StaticWorkspace(
-        shape_for(batch, beams, run.source, run.steps), model, encoder, step
+        shape_for(batch, beams, run.source, run.steps), model, encoder, step, new_block
     )
     workspace.start()
     arrays = workspace.whole.arrays

@@ -54,7 +54,7 @@ class BoundSession:
         if role == "encoder":
             # It runs once for many steps: its idle threads must not spin against the steps'.
             options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        self.native = use_native_kernels(options)
+        use_native_kernels(options)
         if profile is not None:
             options.enable_profiling = True
             options.profile_file_prefix = str(profile)

@@ -92,6 +92,14 @@ class ScheduleReport:
 
 
 @dataclass(frozen=True, kw_only=True)
+class KernelReport:
+    """Whether graphs for CPUs run on leanseq's own kernels. reason: why not; empty if they do."""
+
+    native: bool
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Report:
     """What `doctor` found. packages: distribution -> version, None where it is not installed."""
 
@@ -100,6 +108,7 @@ class Report:
     platform: str
     cpu: dict[str, Any]
     schedules: tuple[ScheduleReport, ...]
+    kernels: KernelReport
     gpu: GpuReport
     packages: dict[str, str | None]
     backends: tuple[BackendReport, ...]
@@ -128,6 +137,7 @@ def diagnose(bundle: Bundle | None = None) -> Report:
         platform=platform.platform(),
         cpu=cpu_report(),
         schedules=schedules_for(bundle),
+        kernels=kernels_here(),
         gpu=find_gpus(),
         packages=packages,
         backends=(_eager_report(), *(_backend_report(name) for name in BACKENDS)),
@@ -152,6 +162,15 @@ def schedules_for(bundle: Bundle | None) -> tuple[ScheduleReport, ...]:
     size = f"{bundle.graph_size(step) / 1e6:.1f} MB"
     model = f"{step.precision}, {step.variant}, step of {size}"
     return (ScheduleReport(model=model, schedule=schedule_for(bundle)),)
+
+
+def kernels_here() -> KernelReport:
+    """Those that ONNX Runtime loads on a CPU."""
+    try:
+        reason = importlib.import_module("runtime.native_kernels").why_not()
+    except ImportError:
+        reason = f"onnxruntime is not installed: {install_command('cpu')}"
+    return KernelReport(native=not reason, reason=reason)
 
 
 def engines_for_this_gpu() -> EngineReport:
@@ -232,6 +251,12 @@ def render(report: Report) -> str:
         lines.append(f"  {found.model}: {found.schedule.render()}")
     if not report.schedules:
         lines.append("  nothing: this bundle has no graphs for a CPU")
+    kernels = report.kernels
+    lines.append(
+        "  kernels: leanseq's own"
+        if kernels.native
+        else f"  kernels: ONNX Runtime's, which are slower ({kernels.reason})"
+    )
     lines += ["", "TensorRT engines can be built:"]
     for engines in report.engines:
         can = f"{engines.library}: {' '.join(engines.targets)}"

@@ -51,7 +51,8 @@ class ScheduledBackends:
 
     def trim(self) -> None:
         """Gives back the memory that is kept from batch to batch."""
-        for backend in (self.first, self._other):
+        opened: tuple[object, ...] = (self.first, self._other)
+        for backend in opened:
             if isinstance(backend, KeepsMemory):
                 backend.trim()
 

@@ -49,6 +49,7 @@ from runtime.graph_contract import (
 )
 from runtime.heap import trim_heap
 from runtime.manifest import ModelSpec, Precision, SpecialTokenIds
+from runtime.native_kernels import why_not
 from runtime.sources import check_lengths, pad_to_multiple
 from runtime.static_contract import CACHE_INDIRECTION, GREEDY, VARIANT
 from runtime.static_workspace import Bound, StaticWorkspace, StaticWorkspacePool, shape_for
@@ -161,6 +162,7 @@ class StaticBackend:
                 "onnxruntime": onnxruntime.__version__,
                 "threads": self._threads,
                 "variant": VARIANT,
+                "kernels": "leanseq" if not why_not() else "onnxruntime",
             },
         )
 

@@ -1,9 +1,9 @@
 """The memory of a batch shape, bound once to the graphs of variant `cpu_static`; and a pool of it.
 
-Binding some fifty tensors and making their arrays takes as long as a step of a small model, so that
+Binding some fifty tensors and making their arrays takes as long as a step of a small model, so
 small workspaces wait, as they are, for the next batch of their shape. Of large ones only the block
-of their caches waits, for any batch that it is large enough for: each of its pages that is new takes
-the system a microsecond. Both wait until the pool is trimmed.
+of their caches waits, for any batch that fits into it, until the pool is trimmed: the system takes a
+microsecond for each page that is new.
 
 Letters: B sentences, S source length, K beams, N = B*K, H heads, Dh head_dim, M positions.
 """
@@ -83,6 +83,11 @@ class Bound:
     arrays: Arrays
     run: Callable[[], None]
     found: Candidates
+
+
+def new_block(count: int) -> FloatArray:
+    """Memory for so many floats."""
+    return np.empty(count, dtype=np.float32)
 
 
 class StaticWorkspace:
@@ -241,7 +246,7 @@ class StaticWorkspacePool:
                     return self._blocks.pop(index)
             if self._blocks and count > KEPT_FLOATS:
                 self._blocks.pop()
-        return np.empty(count, dtype=np.float32)
+        return new_block(count)
 
     def close(self) -> None:
         """Lets all of them go, those that come back later too."""

@@ -1,5 +1,8 @@
-"""The passes in order: portable graphs in, graphs of variant `cpu_static` out. The last, which makes
-fused operators, comes when they are written: the step for beam 1 is made of plain nodes."""
+"""The passes in order: portable graphs in, graphs of variant `cpu_static` out.
+
+The last makes fused operators, of a copy, when graphs are written: the step for beam 1 is made of
+the plain nodes of the other.
+"""
 
 from __future__ import annotations
 

@@ -1,22 +1,22 @@
 """What stands between two products becomes one operator of domain `leanseq`, which is a function.
 
-    SelfAttention      caches, q, k, v -> context
-    CrossAttention     queries, cross_k, cross_v -> context
-    EncoderAttention   q, k, v of whole sources -> context
-    SplitHeads         x [B,S,H*E] -> [B,H,S,E]
-    AddNorm            x, y -> x + y, its layer normalization
-    Embedding          token ids -> their int8 rows, scaled, plus the position's
-    BestCandidates     logits, sum_log_probs -> the 2K best continuations
-    ReluQuantize       x -> max(x, 0) in uint8
-    1. A node of the graph calls the operator; the file says as an ONNX function what it computes,
-       by the nodes that were there. Whoever has no kernel of that name runs these: ONNX Runtime
-       puts them in the call's place when it loads the graph. Those of runtime/native do it in one
-       go (docs/decisions/0019-native-kernels.md).
-    2. Where the result is quantized for the product behind it, the operator does that too and is
-       called SelfAttentionQuantize and so on; its last inputs are scale and zero point, its last
-       output is the uint8 tensor. The float one stays where something else reads it.
-    3. Small constants are part of the function, so all calls of one must agree in them: a call that
-       would not stays as it is.
+SelfAttention      caches, q, k, v -> context
+CrossAttention     queries, cross_k, cross_v -> context
+EncoderAttention   q, k, v of whole sources -> context
+SplitHeads         x [B,S,H*E] -> [B,H,S,E]
+AddNorm            x, y -> x + y, its layer normalization
+Embedding          token ids -> their int8 rows, scaled, plus the position's
+BestCandidates     logits, sum_log_probs -> the 2K best continuations
+ReluQuantize       x -> max(x, 0) in uint8
+1. A node of the graph calls the operator; the file says as an ONNX function what it computes,
+   by the nodes that were there. Whoever has no kernel of that name runs these: ONNX Runtime
+   puts them in the call's place when it loads the graph. Those of runtime/native do it in one
+   go (docs/decisions/0019-native-kernels.md).
+2. Where the result is quantized for the product behind it, the operator does that too and is
+   called SelfAttentionQuantize and so on; its last inputs are scale and zero point, its last
+   output is the uint8 tensor. The float one stays where something else reads it.
+3. Small constants are part of the function, so all calls of one must agree in them: a call that
+   would not stays as it is.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import onnx
 import onnx_ir as ir
 
 from export.cpu_static.candidates import LOG_SOFTMAX
@@ -69,12 +70,21 @@ def use_fused_operators(model: ir.Model, *, flat_rows: bool) -> int:
         functions.call(_best_candidates(graph))
         remove_unused(graph)
     graph.sort()
+    _drop_unread_outputs(graph)
     for function in model.functions.values():
         if any(node.domain == CONTRIB for node in function):
             function.opset_imports[CONTRIB] = 1
     if model.functions:
         model.opset_imports[DOMAIN] = VERSION
     return functions.calls
+
+
+def _drop_unread_outputs(graph: ir.Graph) -> None:
+    """A kernel writes what has a name."""
+    for node in graph:
+        for value in node.outputs if node.domain == DOMAIN else ():
+            if not value.uses() and not value.is_graph_output():
+                value.name = ""
 
 
 @dataclass(kw_only=True)
@@ -202,7 +212,7 @@ def _function_of(
         [values[value] for value in region.operands],
         [values[value] for value in region.outputs],
         nodes=body,
-        opset_imports={"": nodes[0].graph.opset_imports[""]},  # type: ignore[union-attr]
+        opset_imports={"": nodes[0].graph.opset_imports[""]},
         name=region.name,
     )
     parameters = [ir.Attr(name, attribute.type, None) for name, attribute in given.items()]
@@ -217,7 +227,17 @@ def _constant_node(region: _Region, value: ir.Value) -> ir.Node:
 
 
 def _text(function: ir.Function) -> bytes:
-    return ir.to_proto(function).SerializeToString(deterministic=True)
+    proto: onnx.FunctionProto = ir.to_proto(function)
+    text: bytes = proto.SerializeToString(deterministic=True)
+    return text
+
+
+def _present(*values: ir.Value | None) -> list[ir.Value]:
+    """All of them. Raises UnfitError where one is absent."""
+    found = [value for value in values if value is not None]
+    if len(found) < len(values):
+        raise UnfitError("an operator lacks an input")
+    return found
 
 
 def _quantized(region: _Region) -> _Region:
@@ -225,8 +245,7 @@ def _quantized(region: _Region) -> _Region:
     readers = [u.node for u in region.outputs[-1].uses() if u.node.op_type == "QuantizeLinear"]
     if len(readers) != 1:
         return region
-    scale, zero_point = readers[0].inputs[1:]
-    assert scale is not None and zero_point is not None
+    scale, zero_point = _present(*readers[0].inputs[1:])
     return dataclasses.replace(
         region,
         name=region.name + _QUANTIZED,
@@ -267,15 +286,12 @@ def _self_attention(node: ir.Node) -> _Region:
     context, keys, values = node.outputs
     outputs = [keys, values, _before_reshape(context)]
     return _quantized(
-        _Region(
-            name="SelfAttention", inputs=[*rows, *rest], outputs=outputs, width=_width(rest[0])
-        )
+        _Region(name="SelfAttention", inputs=[*rows, *rest], outputs=outputs, width=_width(rest[0]))
     )
 
 
 def _attention_to_source(node: ir.Node) -> _Region:
-    query, keys, values, _, mask = node.inputs
-    assert query and keys and values and mask
+    query, keys, values, mask = _present(*node.inputs[:3], node.inputs[4])
     if keys.producer() is not None:  # the encoder's own; a step gets its keys in heads
         return _quantized(
             _Region(
@@ -300,8 +316,7 @@ def _attention_to_source(node: ir.Node) -> _Region:
 
 def _split_heads(node: ir.Node) -> _Region:
     """node: the Transpose."""
-    x, shape = made_by(node.inputs[0], "Reshape").inputs
-    assert x and shape
+    x, shape = _present(*made_by(node.inputs[0], "Reshape").inputs)
     if node.attributes["perm"].as_ints() != (0, 2, 1, 3) or array_of(shape).size != 4:
         raise UnfitError(f"{node.name} does not split heads")
     return _Region(name="SplitHeads", inputs=[x, shape], outputs=[node.outputs[0]])
@@ -310,9 +325,8 @@ def _split_heads(node: ir.Node) -> _Region:
 def _add_norm(node: ir.Node) -> _Region:
     """A residual connection: of x and what a product gave, which has x's shape. (Positions are
     added to embeddings of another.)"""
-    total, gain, bias = node.inputs
-    x, y = made_by(total, "Add").inputs
-    assert total and x and y and gain and bias
+    total, gain, bias = _present(*node.inputs)
+    x, y = _present(*made_by(total, "Add").inputs)
     if not (_is_product(x) or _is_product(y)):
         raise UnfitError(f"{node.name} normalizes no residual connection")
     return _quantized(
@@ -350,11 +364,8 @@ def _embedding(node: ir.Node) -> _Region:
     add = used_by(node.outputs[0], "Add")
     positions = made_by(add.inputs[1 - node.outputs[0].uses()[0].idx], "Gather")
     shaped = used_by(add.outputs[0], "Reshape")
-    inputs = [rows.inputs[1], rows.inputs[0], factors.inputs[0], *positions.inputs]
-    assert None not in inputs
-    return _quantized(
-        _Region(name="Embedding", inputs=inputs, outputs=shaped.outputs[:1])  # type: ignore[arg-type]
-    )
+    inputs = _present(rows.inputs[1], rows.inputs[0], factors.inputs[0], *positions.inputs)
+    return _quantized(_Region(name="Embedding", inputs=inputs, outputs=[shaped.outputs[0]]))
 
 
 def _best_candidates(graph: ir.Graph) -> _Region:

@@ -13,7 +13,8 @@ import numpy.typing as npt
 import onnxruntime
 import pytest
 
-onnx = pytest.importorskip("onnx")
+pytest.importorskip("onnx")
+
 from onnx import TensorProto, helper
 
 from runtime import native_kernels
@@ -111,9 +112,7 @@ def self_attention_inputs(
     rng = np.random.default_rng(size)
     rows = sentences * beams
     q, k, v = (rng.normal(size=(rows, 1, heads * size)).astype(np.float32) for _ in range(3))
-    keys, values = (
-        rng.normal(size=(rows, heads, room, size)).astype(np.float32) for _ in range(2)
-    )
+    keys, values = (rng.normal(size=(rows, heads, room, size)).astype(np.float32) for _ in range(2))
     indirection = np.zeros((sentences, beams, room), dtype=np.int32)
     indirection[:, :, :position] = rng.integers(0, beams, (sentences, beams, position))
     numbers = (np.array([position], dtype=np.int32), np.array([beams], dtype=np.int32))
@@ -194,9 +193,7 @@ def test_encoder_attention(size: int, length: int) -> None:
     inputs: list[Array] = [q, k, v, mask]
     (context,) = call("EncoderAttention", inputs, num_heads=heads)
     np.testing.assert_allclose(context, expected, **CLOSE)
-    again, steps = call(
-        "EncoderAttentionQuantize", [*inputs, SCALE, ZERO_POINT], num_heads=heads
-    )
+    again, steps = call("EncoderAttentionQuantize", [*inputs, SCALE, ZERO_POINT], num_heads=heads)
     np.testing.assert_array_equal(again, context)
     np.testing.assert_array_equal(steps, quantized(context, SCALE, ZERO_POINT))
     (split,) = call("SplitHeads", [q, np.array([0, -1, heads, size], np.int64)])
@@ -258,7 +255,7 @@ def best(logits: Array, sums: Array, wanted: int) -> tuple[Array, Array, Array]:
 @pytest.mark.parametrize("vocabulary", [64, 128, 448])
 @pytest.mark.parametrize("first", [True, False])
 def test_best_candidates(beams: int, vocabulary: int, first: bool) -> None:
-    """first: only one beam is there yet; all of the others' continuations are at -inf, and equal."""
+    """first: only one beam is there yet; what continues the others is at -inf, and equal."""
     rng = np.random.default_rng(beams)
     logits = rng.normal(0, 4, (3, beams, vocabulary)).astype(np.float32)
     logits[:, :, 7] = -1e9  # banned
@@ -292,8 +289,8 @@ def test_logits_that_are_no_numbers_still_give_continuations(value: float) -> No
     logits = np.full((2, 2, 128), value, dtype=np.float32)
     scores, tokens, parents = best(logits, np.zeros((2, 2), dtype=np.float32), 4)
     assert np.isnan(scores).all()
-    assert ((0 <= tokens) & (tokens < 128)).all()
-    assert ((0 <= parents) & (parents < 2)).all()
+    assert ((tokens >= 0) & (tokens < 128)).all()
+    assert ((parents >= 0) & (parents < 2)).all()
 
 
 @needs_kernels
@@ -327,6 +324,13 @@ def spoilt(index: int, array: Array) -> list[Array]:
     return inputs
 
 
+def floats(*shape: int) -> Array:
+    return np.zeros(shape, dtype=np.float32)
+
+
+EMBEDDING = [np.zeros((11, 4), np.int8), floats(11, 1), floats(7, 4), np.array([0], np.int32)]
+
+
 @needs_kernels
 @pytest.mark.parametrize(
     ("name", "inputs", "text"),
@@ -335,36 +339,39 @@ def spoilt(index: int, array: Array) -> list[Array]:
         ("SelfAttention", spoilt(5, np.array([-1], np.int32)), "room for one more token"),
         ("SelfAttention", spoilt(7, np.full((3, 2, 9), 2, np.int32)), "within the beams"),
         ("SelfAttention", spoilt(7, np.zeros((3, 2, 8), np.int32)), "rows and room"),
-        ("SelfAttention", spoilt(1, np.zeros((5, 1, 32), np.float32)), "of the caches' rows"),
+        ("SelfAttention", spoilt(1, floats(5, 1, 32)), "of the caches' rows"),
         (
-            "AddNorm",
-            [np.zeros((2, 4), np.float32), np.zeros((2, 5), np.float32)]
-            + [np.zeros(4, np.float32)] * 2,
-            "two tensors of the same shape",
+            "CrossAttention",
+            [floats(3, 1, 8), floats(2, 2, 5, 4), floats(2, 2, 5, 4), np.ones((2, 5), np.int32)],
+            "as many rows for each sentence",
         ),
+        (
+            "CrossAttention",
+            [floats(2, 1, 8), floats(2, 2, 5, 4), floats(2, 2, 5, 4), np.ones((2, 4), np.int32)],
+            "a mask of the keys' sentences",
+        ),
+        ("AddNorm", [floats(2, 4), floats(2, 5), floats(4), floats(4)], "of the same shape"),
+        ("AddNorm", [floats(2, 4), floats(2, 4), floats(3), floats(4)], "for each place of a row"),
+        ("Embedding", [np.array([[11]], np.int32), *EMBEDDING], "ids within the vocabulary"),
+        ("Embedding", [np.array([[-1]], np.int32), *EMBEDDING], "ids within the vocabulary"),
         (
             "Embedding",
-            [
-                np.array([[11]], np.int32), np.zeros((11, 4), np.int8),
-                np.zeros((11, 1), np.float32), np.zeros((7, 4), np.float32),
-                np.array([0], np.int32),
-            ],
-            "token ids within the vocabulary",
+            [np.array([[1]], np.int32), *EMBEDDING[:3], np.array([7], np.int32)],
+            "a position that the table has",
         ),
+        ("SplitHeads", [floats(1, 2, 6), np.array([0, 0, 4, 2])], "heads that make up a row"),
         (
             "BestCandidates",
-            [np.zeros((1, 1, 65), np.float32), np.zeros((1, 1, 1), np.float32)]
-            + [np.array([2], np.int64)],
+            [floats(1, 1, 65), floats(1, 1, 1), np.array([2])],
             "a multiple of 64",
         ),
         (
             "BestCandidates",
-            [np.zeros((1, 1, 64), np.float32), np.zeros((1, 1, 1), np.float32)]
-            + [np.array([65], np.int64)],
+            [floats(1, 1, 64), floats(1, 1, 1), np.array([65])],
             "no more candidates than continuations",
         ),
     ],
-)  # fmt: skip
+)
 def test_what_does_not_fit_is_an_error(name: str, inputs: list[Array], text: str) -> None:
     """And no read or write outside a tensor."""
     with pytest.raises(Exception, match=f"leanseq's {name} expected .*{text}"):

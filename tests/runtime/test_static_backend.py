@@ -17,7 +17,7 @@ from support.bundles import ROLES, Graphs
 from support.static_graphs import open_static, write_static
 from support.steps import some_sources
 
-from runtime import static_backend, static_workspace
+from runtime import bound_session, static_backend, static_workspace
 from runtime.bundle import (
     Bundle,
     finish_manifest,
@@ -272,3 +272,72 @@ def test_without_a_usable_one_it_takes_the_portable_one_and_says_so(
     assert isinstance(open_on_cpu(bundle, threads=1), OnnxRuntimeBackend)
     assert "the cpu_static graphs can't be used" in caplog.text
     assert "taking the portable ones" in caplog.text
+
+
+def many_sources() -> list[list[int]]:
+    rng = np.random.default_rng(4)
+    return some_sources(rng, rng.integers(2, 12, 20).tolist(), 300)
+
+
+def test_slots_close_up_once_an_eighth_is_free(backend: StaticBackend) -> None:
+    sources = many_sources()[:16]
+    state: Any = backend.begin(*pad_sources(sources, 0), 2, 6)
+    backend.step(state, *zeros(16, 2), ban_eos=False)
+    state = backend.keep(state, np.delete(np.arange(16), 3).astype(np.int32))
+    assert (state.sentences, state.bound_slots) == (15, 16)
+    backend.step(state, *zeros(15, 2), ban_eos=False)
+    state = backend.keep(state, np.delete(np.arange(15), 3).astype(np.int32))
+    assert (state.sentences, state.bound_slots) == (14, 14)
+
+
+def test_a_search_is_the_same_beside_others_that_leave(
+    random_graphs: Graphs, backend: StaticBackend
+) -> None:
+    """So long that caches grow, and so many that some slots stay behind for a while."""
+    options = SearchOptions(beam_size=3, num_hypotheses=3, min_length=2)
+    sources = many_sources()
+    together = search(backend, sources, options, random_graphs.special_ids)
+    for source, found in zip(sources, together, strict=True):
+        assert search(backend, [source], options, random_graphs.special_ids) == [found]
+
+
+def test_with_and_without_kernels_fp32_finds_the_same(
+    random_graphs: Graphs,
+    directory: Path,
+    backend: StaticBackend,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(bound_session, "use_native_kernels", lambda options: False)
+    plain = open_static(random_graphs, directory, "fp32")
+    options = SearchOptions(beam_size=4, num_hypotheses=2)
+    sources = many_sources()
+    found = [
+        [
+            [hypothesis.token_ids for hypothesis in hypotheses]
+            for hypotheses in search(each, sources, options, random_graphs.special_ids)
+        ]
+        for each in (plain, backend)
+    ]
+    assert found[0] == found[1]
+
+
+def test_memory_of_large_batches_waits_until_it_is_trimmed(
+    random_graphs: Graphs, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(static_workspace, "KEPT_FLOATS", 0)  # each batch is large
+    backend = open_static(random_graphs, directory, "fp32")
+    options = SearchOptions(beam_size=2)
+    first = search(backend, many_sources(), options, random_graphs.special_ids)
+    gc.collect()
+    blocks = backend._pool._blocks
+    assert len(blocks) >= 1
+    waiting = blocks[-1]
+    state: Any = backend.begin(*pad_sources(many_sources()[:4], 0), 2, 6)
+    assert state.workspace.block is waiting  # a smaller batch takes it
+    backend.trim()
+    assert not backend._pool._blocks
+    del state
+    gc.collect()
+    assert search(backend, many_sources(), options, random_graphs.special_ids) == first
+    backend.close()
+    backend.trim()  # nothing is left to trim
