@@ -225,6 +225,16 @@ class _Ended(NamedTuple):
     sums: FloatArray
 
 
+class _End(NamedTuple):
+    """One hypothesis that ended. parent: the beam of the step before that it continues."""
+
+    step: int
+    parent: int
+    token_id: int
+    sum_log_prob: float
+    score: float
+
+
 class _Found:
     """The hypotheses that ended, and the back-pointers that spell them when all have ended."""
 
@@ -303,34 +313,49 @@ class _Found:
 
     def ended(self) -> list[list[Hypothesis]]:
         """Of each source, in the order in which they ended."""
-        found: list[list[Hypothesis]] = [[] for _ in self._counts]
+        return self._spelt(self._ends())
+
+    def results(self) -> list[list[Hypothesis]]:
+        """Best first; among equal scores the one that ended first. Only these are spelt."""
+        count = self._options.num_hypotheses
+        return self._spelt(
+            [sorted(ends, key=lambda end: -end.score)[:count] for ends in self._ends()]
+        )
+
+    def _ends(self) -> list[list[_End]]:
+        """Of each source, in the order in which they ended."""
+        found: list[list[_End]] = [[] for _ in self._counts]
+        for ended in self._ended:
+            arrays = (ended.sources, ended.parents, ended.token_ids, ended.sums)
+            for source, beam, last, sum_log_prob in zip(*(a.tolist() for a in arrays), strict=True):
+                score = normalise(sum_log_prob, ended.step + 1, self._options)
+                found[source].append(_End(ended.step, beam, last, sum_log_prob, score))
+        return found
+
+    def _spelt(self, ends: list[list[_End]]) -> list[list[Hypothesis]]:
         # Lists, since single numbers of an array take several times as long.
         steps = [
             (step.row_of, step.token_ids.ravel().tolist(), step.parents.ravel().tolist())
             for step in self._steps
         ]
-        for ended in self._ended:
-            before = steps[: ended.step][::-1]
-            arrays = (ended.sources, ended.parents, ended.token_ids, ended.sums)
-            for source, beam, last, sum_log_prob in zip(*(a.tolist() for a in arrays), strict=True):
-                token_ids = [] if last == self._eos_id else [last]
-                for row_of, tokens, parents in before:
-                    place = row_of[source] * self._beam_size + beam
-                    token_ids.append(tokens[place])
-                    beam = parents[place]
-                found[source].append(
-                    Hypothesis(
-                        token_ids=tuple(reversed(token_ids)),
-                        score=normalise(sum_log_prob, ended.step + 1, self._options),
-                        sum_log_prob=sum_log_prob,
-                        finished=last == self._eos_id,
-                    )
-                )
+        found = []
+        for source, its_ends in enumerate(ends):
+            found.append([self._spell(source, end, steps) for end in its_ends])
         return found
 
-    def results(self) -> list[list[Hypothesis]]:
-        """Best first; among equal scores the one that ended first."""
-        return [
-            sorted(ended, key=lambda found: -found.score)[: self._options.num_hypotheses]
-            for ended in self.ended()
-        ]
+    def _spell(
+        self, source: int, end: _End, steps: list[tuple[list[int], list[int], list[int]]]
+    ) -> Hypothesis:
+        """Follows the back-pointers. steps: row_of, token_ids, parents of each, flat."""
+        beam, is_eos = end.parent, end.token_id == self._eos_id
+        token_ids = [] if is_eos else [end.token_id]
+        for row_of, tokens, parents in steps[: end.step][::-1]:
+            place = row_of[source] * self._beam_size + beam
+            token_ids.append(tokens[place])
+            beam = parents[place]
+        return Hypothesis(
+            token_ids=tuple(reversed(token_ids)),
+            score=end.score,
+            sum_log_prob=end.sum_log_prob,
+            finished=is_eos,
+        )

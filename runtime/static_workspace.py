@@ -2,8 +2,8 @@
 
 Binding some fifty tensors and making their arrays takes as long as a step of a small model, so
 small workspaces wait, as they are, for the next batch of their shape. Of large ones only the block
-of their caches waits, for any batch that fits into it, until the pool is trimmed: the system takes a
-microsecond for each page that is new.
+of their caches waits, for any batch that fits into it, until the pool is trimmed: the system takes
+a microsecond for each page that is new.
 
 Letters: B sentences, S source length, K beams, N = B*K, H heads, Dh head_dim, M positions.
 """
