@@ -13,14 +13,26 @@
 namespace leanseq {
 namespace {
 
-// Of products, for `size` floats; kSize is its value where that is known, else 0.
 template <int kSize>
-KERNEL_PART float dot(const float* a, const float* b, int64_t size) {
+KERNEL_PART Floats products(const float* a, const float* b, int64_t size) {
   Floats total{};
   by_lanes(kSize ? kSize : size, [&](int64_t i, auto count) __attribute__((always_inline)) {
     total += load(a + i, count) * load(b + i, count);
   });
-  return sum(total);
+  return total;
+}
+
+// scores[t] = query . key(t) for t < count, of `size` floats; kSize is its value where known, else 0.
+template <int kSize, typename Key>
+KERNEL_PART void score(float* scores, const float* query, int64_t count, int64_t size, Key key) {
+  int64_t t = 0;
+  for (; t + 4 <= count; t += 4) {
+    const Floats4 four = sums(
+        products<kSize>(query, key(t), size), products<kSize>(query, key(t + 1), size),
+        products<kSize>(query, key(t + 2), size), products<kSize>(query, key(t + 3), size));
+    std::memcpy(scores + t, &four, sizeof four);
+  }
+  for (; t < count; ++t) scores[t] = sum(products<kSize>(query, key(t), size));
 }
 
 // total [size] = factor * sum over t < count of weights[t] * row(t).
@@ -99,10 +111,10 @@ KERNEL_PART void attend_sentence(const SelfShape& shape, const SelfInputs& in, c
       const auto cached = [&](int64_t t) __attribute__((always_inline)) {
         return (first + rows[t]) * of_row + head * of_head + t * size;
       };
-      for (int64_t t = 0; t < length; ++t) {
-        scores[t] = dot<kSize>(in.q + at, in.keys + cached(t), size);
-      }
-      scores[length] = dot<kSize>(in.q + at, in.k + at, size);
+      score<kSize>(scores, in.q + at, length + 1, size,
+                   [&](int64_t t) __attribute__((always_inline)) {
+                     return t < length ? in.keys + cached(t) : in.k + at;
+                   });
       const float factor = softmax(scores, length + 1);
       weighted_sum<kSize>(context, scores, length + 1, factor, size,
                           [&](int64_t t) __attribute__((always_inline)) {
@@ -191,11 +203,11 @@ KERNEL_PART void attend_source(const SourceShape& shape, const SourceInputs& in,
     const int64_t first = sentence * shape.sentence_stride + head * shape.head_stride;
     for (int64_t query = 0; query < shape.queries; ++query) {
       const int64_t at = ((sentence * shape.queries + query) * shape.heads + head) * size;
-      for (int64_t s = 0; s < shape.length; ++s) {
-        const float* key = in.keys + first + s * shape.token_stride;
-        const float score = dot<kSize>(in.q + at, key, size);
-        scores[s] = mask[s] ? score : score - 10000.0f;
-      }
+      score<kSize>(scores, in.q + at, shape.length, size,
+                   [&](int64_t s) __attribute__((always_inline)) {
+                     return in.keys + first + s * shape.token_stride;
+                   });
+      for (int64_t s = 0; s < shape.length; ++s) scores[s] += mask[s] ? 0.0f : -10000.0f;
       const float factor = softmax(scores, shape.length);
       weighted_sum<kSize>(context, scores, shape.length, factor, size,
                           [&](int64_t s) __attribute__((always_inline)) {

@@ -36,7 +36,6 @@ struct Row {
   const float* logits;
   float top, log_sum, sum_log_probs;
 
-  float score(float logit) const { return ((logit - top) - log_sum) + sum_log_probs; }
 };
 
 // The row of logits [V], and the largest of each of its groups.
@@ -50,33 +49,51 @@ KERNEL Row look_at(const float* logits, int64_t vocabulary, float sum_log_probs,
   }
   const float top = maximum(highest);
   Floats totals[4] = {};
+  const float shift = top * kLog2E;
   for (int64_t i = 0; i < vocabulary; i += kGroup) {
-    for (int part = 0; part < 4; ++part) totals[part] += exp(load(logits + i + 16 * part) - top);
+    for (int part = 0; part < 4; ++part) {
+      totals[part] += exp2(load(logits + i + kLanes * part) * kLog2E - shift);
+    }
   }
   const float log_sum = std::log(sum((totals[0] + totals[1]) + (totals[2] + totals[3])));
   return {logits, top, log_sum, sum_log_probs};
 }
 
+// Each of scores [count] that may be among the best, its place counted from first_place.
+KERNEL_PART void consider_all(const float* scores, int64_t count, int64_t first_place, Best& best) {
+  by_lanes(count, [&](int64_t i, auto part) __attribute__((always_inline)) {
+    if (best.found == best.wanted && part == kLanes &&
+        !(maximum(load(scores + i)) > best.scores[best.wanted - 1])) {
+      return;
+    }
+    for (int64_t j = 0; j < part; ++j) best.consider(scores[i + j], first_place + i + j);
+  });
+}
+
+// scores [count] of logits of that row.
+KERNEL_PART void score_all(const Row& row, const float* logits, int64_t count, float* scores) {
+  by_lanes(count, [&](int64_t i, auto part) __attribute__((always_inline)) {
+    const Floats x = ((load(logits + i, part) - row.top) - row.log_sum) + row.sum_log_probs;
+    std::memcpy(scores + i, &x, part * sizeof(float));
+  });
+}
+
 // The best continuations of one sentence lie in the best groups: as rounding keeps order, a group's
-// score is that of its best member. rows [K], maxima [K, V / kGroup].
-void choose(const std::vector<Row>& rows, const float* maxima, int64_t groups, Best best_groups,
-            Best& best) {
-  const int64_t beams = static_cast<int64_t>(rows.size());
-  for (int64_t place = 0; place < beams * groups; ++place) {
-    best_groups.consider(rows[place / groups].score(maxima[place]), place);
+// score is that of its best member. rows [K], maxima [K, V / kGroup], which become the scores.
+KERNEL void choose(const std::vector<Row>& rows, float* maxima, int64_t groups, Best best_groups,
+                   Best& best) {
+  for (size_t beam = 0; beam < rows.size(); ++beam) {
+    float* scores = maxima + beam * groups;
+    score_all(rows[beam], scores, groups, scores);
+    consider_all(scores, groups, beam * groups, best_groups);
   }
-  const int64_t chosen = best_groups.found;
-  // As many members are as good as the last of the groups wanted; fewer groups are all looked at.
-  const float least = chosen == best_groups.wanted ? best_groups.scores[chosen - 1] : -INFINITY;
-  std::sort(best_groups.places, best_groups.places + chosen);
-  for (int64_t rank = 0; rank < chosen; ++rank) {
+  std::sort(best_groups.places, best_groups.places + best_groups.found);
+  for (int64_t rank = 0; rank < best_groups.found; ++rank) {
     const int64_t place = best_groups.places[rank];
     const Row& row = rows[place / groups];
-    const float* members = row.logits + place % groups * kGroup;
-    for (int64_t i = 0; i < kGroup; ++i) {
-      const float score = row.score(members[i]);
-      if (!(score < least)) best.consider(score, place * kGroup + i);
-    }
+    float scores[kGroup];
+    score_all(row, row.logits + place % groups * kGroup, kGroup, scores);
+    consider_all(scores, kGroup, place * kGroup, best);
   }
 }
 

@@ -13,6 +13,12 @@
 #else
 #define KERNEL
 #endif
+// The numbers at four places of a and b behind each other.
+#ifdef __clang__
+#define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define SHUFFLE(a, b, ...) __builtin_shuffle(a, b, Places4{__VA_ARGS__})
+#endif
 #define KERNEL_PART static inline __attribute__((always_inline))
 
 namespace leanseq {
@@ -25,6 +31,7 @@ typedef uint8_t Bytes __attribute__((vector_size(16), aligned(1), may_alias));
 typedef int8_t SignedBytes __attribute__((vector_size(16), aligned(1), may_alias));
 typedef float Floats8 __attribute__((vector_size(32)));
 typedef float Floats4 __attribute__((vector_size(16)));
+typedef int32_t Places4 __attribute__((vector_size(16)));
 
 KERNEL_PART Floats load(const float* from) { return *reinterpret_cast<const Floats*>(from); }
 KERNEL_PART void store(float* to, const Floats& x) { *reinterpret_cast<Floats*>(to) = x; }
@@ -32,33 +39,46 @@ KERNEL_PART Floats all(float x) { return Floats{} + x; }
 KERNEL_PART Floats largest(const Floats& a, const Floats& b) { return a > b ? a : b; }
 KERNEL_PART Floats smallest(const Floats& a, const Floats& b) { return a < b ? a : b; }
 
-// The halves of x, folded by `join`, down to one number.
-template <typename Join>
-KERNEL_PART float fold(const Floats& x, Join join) {
+KERNEL_PART Floats8 half(const Floats& x, int which) {
   Floats8 halves[2];
   std::memcpy(halves, &x, sizeof x);
-  const Floats8 eight = join(halves[0], halves[1]);
-  Floats4 quarters[2];
-  std::memcpy(quarters, &eight, sizeof eight);
-  const Floats4 four = join(quarters[0], quarters[1]);
-  const Floats4 two = join(four, Floats4{four[2], four[3], four[2], four[3]});
-  return join(two, Floats4{two[1], two[1], two[1], two[1]})[0];
+  return halves[which];
 }
-KERNEL_PART float sum(const Floats& x) {
-  return fold(x, [](auto a, auto b) __attribute__((always_inline)) { return a + b; });
-}
-KERNEL_PART float maximum(const Floats& x) {
-  return fold(x, [](auto a, auto b) __attribute__((always_inline)) { return a > b ? a : b; });
+KERNEL_PART Floats4 half(const Floats8& x, int which) {
+  Floats4 halves[2];
+  std::memcpy(halves, &x, sizeof x);
+  return halves[which];
 }
 
-// e to the power of x, for x <= 0; 0 below -87.3. Right to 2e-7 near 0 and to 1e-6 at -20: as x / ln 2
-// is cut into a whole number n, which goes into the exponent's bits, and a rest within 1/2, of which
-// 2^rest is a polynomial (fitted for the least relative error, 9e-8).
-KERNEL_PART Floats exp(const Floats& x) {
+KERNEL_PART Floats4 quarter_sums(const Floats& x) {
+  const Floats8 eight = half(x, 0) + half(x, 1);
+  return half(eight, 0) + half(eight, 1);
+}
+KERNEL_PART float sum(const Floats& x) {
+  const Floats4 four = quarter_sums(x);
+  return (four[0] + four[2]) + (four[1] + four[3]);
+}
+// Of four at once: the same additions in the same order as sum's, in a third of the instructions.
+KERNEL_PART Floats4 sums(const Floats& a, const Floats& b, const Floats& c, const Floats& d) {
+  const Floats4 p = quarter_sums(a), q = quarter_sums(b), r = quarter_sums(c), s = quarter_sums(d);
+  const Floats4 pq = SHUFFLE(p, q, 0, 4, 1, 5) + SHUFFLE(p, q, 2, 6, 3, 7);
+  const Floats4 rs = SHUFFLE(r, s, 0, 4, 1, 5) + SHUFFLE(r, s, 2, 6, 3, 7);
+  return SHUFFLE(pq, rs, 0, 1, 4, 5) + SHUFFLE(pq, rs, 2, 3, 6, 7);
+}
+KERNEL_PART float maximum(const Floats& x) {
+  const Floats8 eight = half(x, 0) > half(x, 1) ? half(x, 0) : half(x, 1);
+  const Floats4 four = half(eight, 0) > half(eight, 1) ? half(eight, 0) : half(eight, 1);
+  const float a = four[0] > four[2] ? four[0] : four[2], b = four[1] > four[3] ? four[1] : four[3];
+  return a > b ? a : b;
+}
+
+// 2 to the power of y, for y <= 0; 2^-126 below -126. y is cut into a whole number n, which goes into
+// the exponent's bits, and a rest within 1/2, of which 2^rest is a polynomial (fitted for the least
+// relative error, 9e-8).
+KERNEL_PART Floats exp2(const Floats& y) {
   const Floats shift = all(12582912.0f);  // 1.5 * 2^23: adding it rounds to a whole number
-  const Floats y = x * 1.44269504f;
-  const Floats rounded = largest(y, all(-126.0f)) + shift;
-  const Floats rest = largest(y, all(-126.0f)) - (rounded - shift);
+  const Floats least = largest(y, all(-126.0f)), rounded = least + shift;
+  const Floats rest = least - (rounded - shift);
   Floats power = all(1.32647e-3f);
   power = power * rest + 9.67151e-3f;
   power = power * rest + 5.550734e-2f;
@@ -70,7 +90,15 @@ KERNEL_PART Floats exp(const Floats& x) {
   std::memcpy(&bits, &power, sizeof bits);
   bits += n << 23;
   std::memcpy(&power, &bits, sizeof power);
-  return y < -126.0f ? Floats{} : power;
+  return power;
+}
+
+constexpr float kLog2E = 1.44269504f;
+
+// e to the power of x, for x <= 0; 0 below -87.3. Right to 2e-7 near 0 and to 1e-6 at -20.
+KERNEL_PART Floats exp(const Floats& x) {
+  const Floats y = x * kLog2E;
+  return y < -126.0f ? Floats{} : exp2(y);
 }
 
 // QuantizeLinear to uint8: round half to even, then saturate.
