@@ -21,6 +21,7 @@ ReluQuantize       x -> max(x, 0) in uint8
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -58,17 +59,12 @@ def use_fused_operators(model: ir.Model, *, flat_rows: bool) -> int:
     for node in list(graph):
         if node.graph is not graph:  # part of an operator by now
             continue
-        make = _CALLS.get(node.op_type)
+        make = _CALLS.get(str(node.name)) or _CALLS.get(node.op_type)
         if make is None:
             continue
-        try:
+        with contextlib.suppress(UnfitError):  # it stays as it is
             functions.call(make(node))
-        except UnfitError:
-            continue
-        remove_unused(graph)
-    if any(value.name == SCORES for value in graph.outputs):
-        functions.call(_best_candidates(graph))
-        remove_unused(graph)
+            remove_unused(graph)
     graph.sort()
     _drop_unread_outputs(graph)
     for function in model.functions.values():
@@ -325,9 +321,12 @@ def _split_heads(node: ir.Node) -> _Region:
 def _add_norm(node: ir.Node) -> _Region:
     """A residual connection: of x and what a product gave, which has x's shape. (Positions are
     added to embeddings of another.)"""
+    if len(node.inputs) != 3:
+        raise UnfitError(f"{node.name} lacks a gain or a bias")
     total, gain, bias = _present(*node.inputs)
     x, y = _present(*made_by(total, "Add").inputs)
-    if not (_is_product(x) or _is_product(y)):
+    added = [value for value in (x, y) if not value.is_initializer()]
+    if len(added) < 2 or not any(map(_is_product, added)):
         raise UnfitError(f"{node.name} normalizes no residual connection")
     return _quantized(
         _Region(
@@ -368,14 +367,15 @@ def _embedding(node: ir.Node) -> _Region:
     return _quantized(_Region(name="Embedding", inputs=inputs, outputs=[shaped.outputs[0]]))
 
 
-def _best_candidates(graph: ir.Graph) -> _Region:
+def _best_candidates(node: ir.Node) -> _Region:
+    """node: the LogSoftmax that candidates are chosen by."""
+    graph = node.graph
+    assert isinstance(graph, ir.Graph)
     outputs = [
         graph.outputs[output_index(graph, name)] for name in (SCORES, CANDIDATE_IDS, PARENTS)
     ]
     sums, count = input_named(graph, SUM_LOG_PROBS), input_named(graph, NUM_CANDIDATES)
-    softmax = next(node for node in graph if node.name == LOG_SOFTMAX)
-    logits = softmax.inputs[0]
-    assert logits is not None
+    [logits] = _present(node.inputs[0])
     shapes = [node.outputs[0] for node in graph if node.name == "beam_shape"]
     return _Region(
         name="BestCandidates",
@@ -392,4 +392,6 @@ _CALLS = {
     "LayerNormalization": _add_norm,
     "Relu": _relu_quantize,
     "Mul": _embedding,
+    LOG_SOFTMAX: _best_candidates,
 }
+"""What makes a region of a node, by its operator or its name."""
