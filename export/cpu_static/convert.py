@@ -21,11 +21,14 @@ from export.cpu_static.embedding_table import quantize_embedding
 from export.cpu_static.encoder_attention import fuse_encoder_attention
 from export.cpu_static.fused_operators import use_fused_operators
 from export.cpu_static.integer_matmul import use_integer_matmuls
+from export.cpu_static.joined_projections import join_projections
 from export.cpu_static.one_beam import use_one_beam
 from export.cpu_static.static_caches import use_static_caches
 from runtime.manifest import ModelSpec
 
 logger = logging.getLogger(__name__)
+
+_INT8_MATMULS = ("MatMulIntegerToFloat", "MatMulNBits")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,19 +55,21 @@ def convert_step(path: Path, model: ModelSpec) -> StaticGraph:
     if row_dims == 3:
         rows_of_one_token(graph)
     use_static_caches(graph, model, row_dims=row_dims)
+    join_projections(graph)
     fuse_cross_attention(graph, model, row_dims=row_dims)
     group_candidates(graph, model.vocab_size)
     passes.RemoveUnusedNodesPass()(loaded)
     if matmuls:
         quantize_embedding(graph)
-    return _finished(loaded, matmuls, flat_rows=row_dims == 2)
+    return _finished(loaded, flat_rows=row_dims == 2)
 
 
 def convert_greedy(step: StaticGraph) -> StaticGraph:
     """The INT8 step for beam 1. The other graph is used up. Raises UnfitError where a size does not
     fit the blocks."""
     use_one_beam(step.model.graph)
-    return _finished(step.model, use_blockwise_matmuls(step.model.graph))
+    use_blockwise_matmuls(step.model.graph)
+    return _finished(step.model)
 
 
 def convert_encoder(path: Path) -> StaticGraph:
@@ -72,10 +77,11 @@ def convert_encoder(path: Path) -> StaticGraph:
     loaded = ir.load(path)
     matmuls = use_integer_matmuls(loaded.graph)
     fuse_encoder_attention(loaded.graph)
+    join_projections(loaded.graph)
     passes.RemoveUnusedNodesPass()(loaded)
     if matmuls:
         quantize_embedding(loaded.graph)
-    return _finished(loaded, matmuls)
+    return _finished(loaded)
 
 
 def rows_of_one_token(graph: ir.Graph) -> None:
@@ -92,7 +98,7 @@ def rows_of_one_token(graph: ir.Graph) -> None:
             node.replace_input_with(1, sizes(graph, -1, 1, target[1]))
 
 
-def _finished(model: ir.Model, matmuls: int, *, flat_rows: bool = False) -> StaticGraph:
+def _finished(model: ir.Model, *, flat_rows: bool = False) -> StaticGraph:
     passes.RemoveUnusedNodesPass()(model)
     for node in model.graph:
         for value in node.outputs:
@@ -100,4 +106,5 @@ def _finished(model: ir.Model, matmuls: int, *, flat_rows: bool = False) -> Stat
                 value.type = value.shape = None
     if any(node.domain == CONTRIB for node in model.graph):
         model.opset_imports[CONTRIB] = 1
-    return StaticGraph(model=model, int8_matmuls=matmuls, flat_rows=flat_rows)
+    matmuls = [node for node in model.graph if node.op_type in _INT8_MATMULS]
+    return StaticGraph(model=model, int8_matmuls=len(matmuls), flat_rows=flat_rows)

@@ -8,6 +8,7 @@ AddNorm            x, y -> x + y, its layer normalization
 Embedding          token ids -> their int8 rows, scaled, plus the position's
 BestCandidates     logits, sum_log_probs -> the 2K best continuations
 ReluQuantize       x -> max(x, 0) in uint8
+PackedSelfAttention, PackedEncoderAttention: the same of q, k and v behind each other
 1. A node of the graph calls the operator; the file says as an ONNX function what it computes,
    by the nodes that were there. Whoever has no kernel of that name runs these: ONNX Runtime
    puts them in the call's place when it loads the graph. Those of runtime/native do it in one
@@ -277,22 +278,32 @@ def _before_reshape(value: ir.Value) -> ir.Value:
 
 
 def _self_attention(node: ir.Node) -> _Region:
-    rows = [_behind_reshape(value) for value in node.inputs[:3]]
+    name, rows = _queries_keys_values("SelfAttention", node)
     rest = [value for value in node.inputs[5:] if value is not None]
     context, keys, values = node.outputs
     outputs = [keys, values, _before_reshape(context)]
     return _quantized(
-        _Region(name="SelfAttention", inputs=[*rows, *rest], outputs=outputs, width=_width(rest[0]))
+        _Region(name=name, inputs=[*rows, *rest], outputs=outputs, width=_width(rest[0]))
     )
+
+
+def _queries_keys_values(name: str, node: ir.Node) -> tuple[str, list[ir.Value]]:
+    """The operator's name and its first inputs: q, k and v, or what is split into them."""
+    makers = {value.producer() for value in node.inputs[:3] if value is not None}
+    split = makers.pop()
+    if not makers and split is not None and split.op_type == "Split":
+        return f"Packed{name}", _present(split.inputs[0])
+    return name, [_behind_reshape(value) for value in node.inputs[:3]]
 
 
 def _attention_to_source(node: ir.Node) -> _Region:
     query, keys, values, mask = _present(*node.inputs[:3], node.inputs[4])
     if keys.producer() is not None:  # the encoder's own; a step gets its keys in heads
+        name, rows = _queries_keys_values("EncoderAttention", node)
         return _quantized(
             _Region(
-                name="EncoderAttention",
-                inputs=[query, keys, values, mask],
+                name=name,
+                inputs=[*rows, mask],
                 outputs=[node.outputs[0]],
                 attributes={"MultiHeadAttention": "num_heads"},
             )

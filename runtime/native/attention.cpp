@@ -89,10 +89,11 @@ KERNEL_PART void put_all(const Result& to, int64_t at, const float* x, int64_t s
 
 struct SelfShape {
   int64_t beams, heads, size, room, position;  // K, H, E, M, how many tokens are cached
+  int64_t row_stride;                          // of q, k and v, from a row to the next
 };
 
 struct SelfInputs {
-  const float *q, *k, *v;  // [N,H,E]
+  const float *q, *k, *v;  // [N,H,E], rows by the stride
   float *keys, *values;    // [N,H,M,E]
   const int32_t* rows;     // [N,M]: which of its sentence's K rows holds a position
 };
@@ -106,7 +107,7 @@ KERNEL_PART void attend_sentence(const SelfShape& shape, const SelfInputs& in, c
   const int64_t first = sentence * shape.beams;
   for (int64_t head = 0; head < shape.heads; ++head) {
     for (int64_t row = first; row < first + shape.beams; ++row) {
-      const int64_t at = (row * shape.heads + head) * size;
+      const int64_t at = row * shape.row_stride + head * size;
       const int32_t* rows = in.rows + row * shape.room;
       const auto cached = [&](int64_t t) __attribute__((always_inline)) {
         return (first + rows[t]) * of_row + head * of_head + t * size;
@@ -120,7 +121,7 @@ KERNEL_PART void attend_sentence(const SelfShape& shape, const SelfInputs& in, c
                           [&](int64_t t) __attribute__((always_inline)) {
                             return t < length ? in.values + cached(t) : in.v + at;
                           });
-      put_all(to, at, context, size);
+      put_all(to, (row * shape.heads + head) * size, context, size);
       // Others read only positions before this one.
       const int64_t own = row * of_row + head * of_head + length * size;
       std::memcpy(in.keys + own, in.k + at, size * sizeof(float));
@@ -140,20 +141,20 @@ KERNEL void attend_past(const SelfShape& shape, const SelfInputs& in, const Resu
   }
 }
 
-// q, k, v of N rows, past keys and values [N,H,M,E], position [1], beam_width [1],
-// cache_indirection [B,K,M], scale, zero point -> the caches, context, context in uint8
-void self_attention(const Context& context) {
-  const Tensor q = context.input(0), k = context.input(1), v = context.input(2);
-  const Tensor past_keys = context.input(3), past_values = context.input(4);
-  const Tensor position = context.input(5), rows = context.input(7);
+// q, k, v of N rows, a stride apart. caches: which input the first of the caches is. result: whose
+// shape the context has.
+void attend_to_past(const Context& context, const float* q, const float* k, const float* v,
+                    int64_t row_stride, size_t caches, const Tensor& result) {
+  const Tensor past_keys = context.input(caches), past_values = context.input(caches + 1);
+  const Tensor position = context.input(caches + 2), rows = context.input(caches + 4);
   expect(past_keys.rank == 4 && past_values.dims == past_keys.dims && rows.rank == 3 &&
              position.count() == 1,
          "caches of four dimensions, cache_indirection of three, one position");
   const int64_t count = past_keys.dims[0];
   const SelfShape shape{rows.dims[1], past_keys.dims[1], past_keys.dims[3], past_keys.dims[2],
-                        *position.as<int32_t>()};
+                        *position.as<int32_t>(), row_stride};
   const int64_t width = shape.heads * shape.size;
-  expect(q.count() == count * width && k.count() == q.count() && v.count() == q.count(),
+  expect(result.count() == count * width && row_stride >= width,
          "queries, keys and values of the caches' rows");
   expect(rows.dims[0] * rows.dims[1] == count && rows.dims[2] == shape.room,
          "cache_indirection of the caches' rows and room");
@@ -165,15 +166,14 @@ void self_attention(const Context& context) {
       expect(beam >= 0 && beam < shape.beams, "cache_indirection within the beams");
     }
   }
-  const SelfInputs in{q.as<float>(), k.as<float>(), v.as<float>(),
-                      context.output(0, past_keys).as<float>(),
+  const SelfInputs in{q, k, v, context.output(0, past_keys).as<float>(),
                       context.output(1, past_values).as<float>(), beams};
   // The caller binds them to the memory of the past; whoever doesn't gets a copy.
   const size_t bytes = past_keys.count() * sizeof(float);
   if (in.keys != past_keys.data) std::memcpy(in.keys, past_keys.data, bytes);
   if (in.values != past_values.data) std::memcpy(in.values, past_values.data, bytes);
-  // Of v's shape: what positions turn (q and k) comes in heads.
-  const Result to{context.output(2, v).as<float>(), quantization_of(context, 8, 3, v)};
+  const Result to{context.output(2, result).as<float>(),
+                  quantization_of(context, caches + 5, 3, result)};
   context.parallel(rows.dims[0], 2 * count * width * (shape.position + 1),
                    [&](int64_t first, int64_t last) {
                      std::vector<float> scores(padded(shape.position + 1)), head(shape.size);
@@ -181,16 +181,46 @@ void self_attention(const Context& context) {
                    });
 }
 
+// q, k, v of N rows, past keys and values [N,H,M,E], position [1], beam_width [1],
+// cache_indirection [B,K,M], scale, zero point -> the caches, context, context in uint8
+void self_attention(const Context& context) {
+  const Tensor q = context.input(0), k = context.input(1), v = context.input(2);
+  const Tensor caches = context.input(3);
+  expect(k.count() == v.count() && q.count() == v.count(), "as many queries, keys and values");
+  expect(caches.rank == 4, "caches of four dimensions");
+  // The result is of v's shape: what positions turn (q and k) comes in heads.
+  attend_to_past(context, q.as<float>(), k.as<float>(), v.as<float>(),
+                 caches.dims[1] * caches.dims[3], 3, v);
+}
+
+// The last dimension cut into three: the shape of one part.
+Tensor third(const Tensor& packed) {
+  expect(packed.rank > 0 && packed.dims[packed.rank - 1] % 3 == 0,
+         "q, k and v behind each other in each row");
+  Tensor part = packed;
+  part.dims[part.rank - 1] /= 3;
+  return part;
+}
+
+// The same with q, k and v of a row behind each other.
+void packed_self_attention(const Context& context) {
+  const Tensor packed = context.input(0), part = third(packed);
+  const int64_t width = part.dims[part.rank - 1];
+  const float* q = packed.as<float>();
+  attend_to_past(context, q, q + width, q + 2 * width, 3 * width, 1, part);
+}
+
 // Queries of each sentence over all tokens of one source. Strides: from a token to the next, from a
 // head to the next, from a sentence to the next.
 struct SourceShape {
   int64_t queries, heads, size, length;  // of each sentence; E; S
-  int64_t token_stride, head_stride, sentence_stride;
+  int64_t query_stride;
+  int64_t token_stride, head_stride, sentence_stride;  // of keys and values
 };
 
 struct SourceInputs {
   const float* q;              // [B,queries,H,E]
-  const float *keys, *values;  // by the strides
+  const float *keys, *values;  // both by the strides
   const int32_t* mask;         // [B,S]
 };
 
@@ -202,8 +232,9 @@ KERNEL_PART void attend_source(const SourceShape& shape, const SourceInputs& in,
   for (int64_t head = 0; head < shape.heads; ++head) {
     const int64_t first = sentence * shape.sentence_stride + head * shape.head_stride;
     for (int64_t query = 0; query < shape.queries; ++query) {
-      const int64_t at = ((sentence * shape.queries + query) * shape.heads + head) * size;
-      score<kSize>(scores, in.q + at, shape.length, size,
+      const int64_t row = sentence * shape.queries + query;
+      const float* q = in.q + row * shape.query_stride + head * size;
+      score<kSize>(scores, q, shape.length, size,
                    [&](int64_t s) __attribute__((always_inline)) {
                      return in.keys + first + s * shape.token_stride;
                    });
@@ -213,7 +244,7 @@ KERNEL_PART void attend_source(const SourceShape& shape, const SourceInputs& in,
                           [&](int64_t s) __attribute__((always_inline)) {
                             return in.values + first + s * shape.token_stride;
                           });
-      put_all(to, at, context, size);
+      put_all(to, (row * shape.heads + head) * size, context, size);
     }
   }
 }
@@ -253,27 +284,42 @@ void cross_attention(const Context& context) {
   expect(sentences > 0 ? count % sentences == 0 : count == 0, "as many rows for each sentence");
   if (count == 0) return;
   const SourceShape shape{count / sentences, heads, size, length,
-                          size, length * size, width * length};
+                          width, size, length * size, width * length};
   const Result to{context.output(0, q).as<float>(), quantization_of(context, 4, 1, q)};
   attend_all(context, shape,
              {q.as<float>(), keys.as<float>(), values.as<float>(), mask.as<int32_t>()}, to,
              sentences);
 }
 
+// q, k, v of sources, rows a stride apart. mask: which input the mask is. result [B,S,H*E].
+void attend_to_itself(const Context& context, const float* q, const float* k, const float* v,
+                      int64_t row_stride, size_t mask_index, const Tensor& result) {
+  const Tensor mask = context.input(mask_index);
+  expect(result.rank == 3 && mask.rank == 2 && mask.dims[0] == result.dims[0] &&
+             mask.dims[1] == result.dims[1],
+         "queries, keys and values of three dimensions, and a mask of their tokens");
+  const int64_t length = result.dims[1], width = result.dims[2], heads = context.num_heads;
+  expect(heads > 0 && width % heads == 0, "heads of equal size");
+  const SourceShape shape{length,     heads,      width / heads, length,
+                          row_stride, row_stride, width / heads, length * row_stride};
+  const Result to{context.output(0, result).as<float>(),
+                  quantization_of(context, mask_index + 1, 1, result)};
+  attend_all(context, shape, {q, k, v, mask.as<int32_t>()}, to, result.dims[0]);
+}
+
 // q, k, v [B,S,H*E], mask [B,S], scale, zero point -> context, context in uint8
 void encoder_attention(const Context& context) {
   const Tensor q = context.input(0), k = context.input(1), v = context.input(2);
-  const Tensor mask = context.input(3);
-  expect(q.rank == 3 && k.dims == q.dims && v.dims == q.dims && mask.rank == 2 &&
-             mask.dims[0] == q.dims[0] && mask.dims[1] == q.dims[1],
-         "queries, keys and values of one shape, and a mask of their tokens");
-  const int64_t length = q.dims[1], width = q.dims[2], heads = context.num_heads;
-  expect(heads > 0 && width % heads == 0, "heads of equal size");
-  const SourceShape shape{length, heads, width / heads, length,
-                          width, width / heads, length * width};
-  const Result to{context.output(0, q).as<float>(), quantization_of(context, 4, 1, q)};
-  attend_all(context, shape, {q.as<float>(), k.as<float>(), v.as<float>(), mask.as<int32_t>()}, to,
-             q.dims[0]);
+  expect(q.rank == 3 && k.dims == q.dims && v.dims == q.dims, "q, k and v of one shape");
+  attend_to_itself(context, q.as<float>(), k.as<float>(), v.as<float>(), q.dims[2], 3, q);
+}
+
+// The same with q, k and v of a token behind each other.
+void packed_encoder_attention(const Context& context) {
+  const Tensor packed = context.input(0), part = third(packed);
+  const int64_t width = part.dims[part.rank - 1];
+  const float* q = packed.as<float>();
+  attend_to_itself(context, q, q + width, q + 2 * width, 3 * width, 1, part);
 }
 
 // x [B,S,H*E], a shape [.,.,H,E] -> [B,H,S,E]
@@ -305,6 +351,14 @@ const Operator kSelfAttentionQuantize("SelfAttentionQuantize",
                                       {kFloat, kFloat, kFloat, kFloat, kFloat, kInt32, kInt32,
                                        kInt32, kFloat, kUint8},
                                       10, {kFloat, kFloat, kFloat, kUint8}, self_attention);
+const Operator kPackedSelfAttention("PackedSelfAttention",
+                                    {kFloat, kFloat, kFloat, kInt32, kInt32, kInt32}, 6,
+                                    {kFloat, kFloat, kFloat}, packed_self_attention);
+const Operator kPackedSelfAttentionQuantize("PackedSelfAttentionQuantize",
+                                            {kFloat, kFloat, kFloat, kInt32, kInt32, kInt32,
+                                             kFloat, kUint8},
+                                            8, {kFloat, kFloat, kFloat, kUint8},
+                                            packed_self_attention);
 const Operator kCrossAttention("CrossAttention", {kFloat, kFloat, kFloat, kInt32, kInt64}, 4,
                                {kFloat}, cross_attention);
 const Operator kCrossAttentionQuantize("CrossAttentionQuantize",
@@ -315,6 +369,11 @@ const Operator kEncoderAttention("EncoderAttention", {kFloat, kFloat, kFloat, kI
 const Operator kEncoderAttentionQuantize("EncoderAttentionQuantize",
                                          {kFloat, kFloat, kFloat, kInt32, kFloat, kUint8}, 6,
                                          {kFloat, kUint8}, encoder_attention);
+const Operator kPackedEncoderAttention("PackedEncoderAttention", {kFloat, kInt32}, 2, {kFloat},
+                                       packed_encoder_attention);
+const Operator kPackedEncoderAttentionQuantize("PackedEncoderAttentionQuantize",
+                                               {kFloat, kInt32, kFloat, kUint8}, 4,
+                                               {kFloat, kUint8}, packed_encoder_attention);
 const Operator kSplitHeads("SplitHeads", {kFloat, kInt64}, 2, {kFloat}, split_heads);
 
 }  // namespace leanseq

@@ -163,9 +163,11 @@ extern "C" __attribute__((visibility("default"))) ort::Status* RegisterCustomOps
   static ort::Status* refused = [api] {
     ort::Status* status = api->call(ort::kCreateCustomOpDomain, "leanseq", &domain);
     for (const Operator* op :
-         {&kSelfAttention, &kSelfAttentionQuantize, &kCrossAttention, &kCrossAttentionQuantize,
-          &kEncoderAttention, &kEncoderAttentionQuantize, &kSplitHeads, &kAddNorm,
-          &kAddNormQuantize, &kEmbedding, &kEmbeddingQuantize, &kReluQuantize, &kBestCandidates}) {
+         {&kSelfAttention, &kSelfAttentionQuantize, &kPackedSelfAttention,
+          &kPackedSelfAttentionQuantize, &kCrossAttention, &kCrossAttentionQuantize,
+          &kEncoderAttention, &kEncoderAttentionQuantize, &kPackedEncoderAttention,
+          &kPackedEncoderAttentionQuantize, &kSplitHeads, &kAddNorm, &kAddNormQuantize, &kEmbedding,
+          &kEmbeddingQuantize, &kReluQuantize, &kBestCandidates}) {
       const ort::CustomOp* custom = op;
       if (!status) status = api->call(ort::kCustomOpDomainAdd, domain, custom);
     }

@@ -84,8 +84,10 @@ struct Operator : ort::CustomOp {
   void (*const run)(const Context&);
 };
 
-extern const Operator kSelfAttention, kSelfAttentionQuantize, kCrossAttention,
-    kCrossAttentionQuantize, kEncoderAttention, kEncoderAttentionQuantize, kSplitHeads, kAddNorm, kAddNormQuantize, kEmbedding, kEmbeddingQuantize,
-    kReluQuantize, kBestCandidates;
+extern const Operator kSelfAttention, kSelfAttentionQuantize, kPackedSelfAttention,
+    kPackedSelfAttentionQuantize, kCrossAttention, kCrossAttentionQuantize, kEncoderAttention,
+    kEncoderAttentionQuantize, kPackedEncoderAttention, kPackedEncoderAttentionQuantize,
+    kSplitHeads, kAddNorm, kAddNormQuantize, kEmbedding, kEmbeddingQuantize, kReluQuantize,
+    kBestCandidates;
 
 }  // namespace leanseq

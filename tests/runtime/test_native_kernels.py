@@ -35,8 +35,10 @@ TYPES = {
 }
 OUTPUTS = {
     "SelfAttention": [np.float32] * 3,
+    "PackedSelfAttention": [np.float32] * 3,
     "CrossAttention": [np.float32],
     "EncoderAttention": [np.float32],
+    "PackedEncoderAttention": [np.float32],
     "SplitHeads": [np.float32],
     "AddNorm": [np.float32] * 2,
     "Embedding": [np.float32],
@@ -147,6 +149,12 @@ def test_self_attention(size: int, beams: int, position: int) -> None:
     in_heads = [array.reshape(rows, heads, 1, size) for array in inputs[:2]]  # as rotary ones come
     *_, same = call("SelfAttention", [*in_heads, *inputs[2:]])
     np.testing.assert_array_equal(same, context)
+    packed = np.concatenate(inputs[:3], axis=-1)
+    *_, same = call("PackedSelfAttention", [packed, *inputs[3:]])
+    np.testing.assert_array_equal(same, context)
+    *_, same, steps = call("PackedSelfAttentionQuantize", [packed, *inputs[3:], SCALE, ZERO_POINT])
+    np.testing.assert_array_equal(same, context)
+    np.testing.assert_array_equal(steps, quantized(context, SCALE, ZERO_POINT))
     *_, again, steps = call("SelfAttentionQuantize", [*inputs, SCALE, ZERO_POINT])
     np.testing.assert_array_equal(again, context)
     np.testing.assert_array_equal(steps, quantized(context, SCALE, ZERO_POINT))
@@ -195,6 +203,14 @@ def test_encoder_attention(size: int, length: int) -> None:
     np.testing.assert_allclose(context, expected, **CLOSE)
     again, steps = call("EncoderAttentionQuantize", [*inputs, SCALE, ZERO_POINT], num_heads=heads)
     np.testing.assert_array_equal(again, context)
+    np.testing.assert_array_equal(steps, quantized(context, SCALE, ZERO_POINT))
+    packed = np.concatenate([q, k, v], axis=-1)
+    (same,) = call("PackedEncoderAttention", [packed, mask], num_heads=heads)
+    np.testing.assert_array_equal(same, context)
+    same, steps = call(
+        "PackedEncoderAttentionQuantize", [packed, mask, SCALE, ZERO_POINT], num_heads=heads
+    )
+    np.testing.assert_array_equal(same, context)
     np.testing.assert_array_equal(steps, quantized(context, SCALE, ZERO_POINT))
     (split,) = call("SplitHeads", [q, np.array([0, -1, heads, size], np.int64)])
     np.testing.assert_array_equal(split, in_heads[0].transpose(0, 2, 1, 3))
@@ -339,7 +355,8 @@ EMBEDDING = [np.zeros((11, 4), np.int8), floats(11, 1), floats(7, 4), np.array([
         ("SelfAttention", spoilt(5, np.array([-1], np.int32)), "room for one more token"),
         ("SelfAttention", spoilt(7, np.full((3, 2, 9), 2, np.int32)), "within the beams"),
         ("SelfAttention", spoilt(7, np.zeros((3, 2, 8), np.int32)), "rows and room"),
-        ("SelfAttention", spoilt(1, floats(5, 1, 32)), "of the caches' rows"),
+        ("SelfAttention", spoilt(1, floats(5, 1, 32)), "as many queries, keys and values"),
+        ("SelfAttention", spoilt(3, floats(5, 2, 9, 16)), "caches of four dimensions"),
         (
             "CrossAttention",
             [floats(3, 1, 8), floats(2, 2, 5, 4), floats(2, 2, 5, 4), np.ones((2, 5), np.int32)],
@@ -358,6 +375,16 @@ EMBEDDING = [np.zeros((11, 4), np.int8), floats(11, 1), floats(7, 4), np.array([
             "Embedding",
             [np.array([[1]], np.int32), *EMBEDDING[:3], np.array([7], np.int32)],
             "a position that the table has",
+        ),
+        (
+            "PackedSelfAttention",
+            [floats(6, 1, 95), *self_attention_inputs(16, 2, 3)[3:]],
+            "q, k and v behind each other",
+        ),
+        (
+            "PackedSelfAttention",
+            [floats(6, 1, 90), *self_attention_inputs(16, 2, 3)[3:]],
+            "of the caches' rows",
         ),
         ("SplitHeads", [floats(1, 2, 6), np.array([0, 0, 4, 2])], "heads that make up a row"),
         (

@@ -38,6 +38,34 @@ def run_graph(model: ir.Model, feeds: Mapping[str, npt.NDArray[Any]]) -> Arrays:
     return dict(zip(names, session.run(names, {n: feeds[n] for n in wanted}), strict=True))
 
 
+def static_feeds(spec: ModelSpec, *, beams: int, position: int = 3, batch: int = 3) -> Arrays:
+    """A step of the static contract: random caches of 9 positions, sources of 7 tokens."""
+    rng = np.random.default_rng(beams)
+    heads, size, room, source = spec.num_heads, spec.head_dim, 9, 7
+    indirection = np.zeros((batch, beams, room), dtype=np.int32)
+    indirection[:, :, :position] = rng.integers(0, beams, (batch, beams, position))
+    feeds: Arrays = {
+        "token_ids": rng.integers(4, 40, (batch, beams)).astype(np.int32),
+        "position": np.array([position], dtype=np.int32),
+        "beam_width": np.array([beams], dtype=np.int32),
+        "cache_indirection": indirection,
+        "src_mask": np.arange(source) < np.array([[7], [5], [2]])[:batch],
+        "sum_log_probs": rng.normal(-5, 2, (batch, beams, 1)).astype(np.float32),
+        "num_candidates": np.array([2 * beams]),
+        "log_prob_sentences": np.array([batch]),
+        "eos_bias": np.zeros(1, dtype=np.float32),
+    }
+    for layer in range(spec.decoder_layers):
+        for kind, shape in (
+            ("self", (batch * beams, heads, room, size)),
+            ("cross", (batch, heads, source, size)),
+        ):
+            for part in "kv":
+                values = rng.normal(size=shape).astype(np.float32)
+                feeds[f"{kind}_{part}.{layer}"] = values
+    return feeds
+
+
 def step_feeds(
     spec: ModelSpec,
     *,

@@ -14,7 +14,7 @@ pytest.importorskip("torch")
 import onnx_ir as ir
 import onnxruntime
 from support.bundles import Graphs
-from support.graph_runs import Arrays, assert_close, encoder_feeds, load
+from support.graph_runs import Arrays, assert_close, encoder_feeds, load, static_feeds
 from support.static_graphs import quantize_all, write_static
 
 from export.cpu_static import blockwise_matmul
@@ -43,34 +43,6 @@ def run(model: ir.Model, feeds: Mapping[str, np.ndarray], *, native: bool) -> Ar
     return dict(zip(names, found, strict=True))
 
 
-def static_feeds(graphs: Graphs, *, beams: int, position: int = 3, batch: int = 3) -> Arrays:
-    """A step of the static contract: random caches of 9 positions, sources of 7 tokens."""
-    spec, rng = graphs.spec, np.random.default_rng(beams)
-    heads, size, room, source = spec.num_heads, spec.head_dim, 9, 7
-    indirection = np.zeros((batch, beams, room), dtype=np.int32)
-    indirection[:, :, :position] = rng.integers(0, beams, (batch, beams, position))
-    feeds: Arrays = {
-        "token_ids": rng.integers(4, 40, (batch, beams)).astype(np.int32),
-        "position": np.array([position], dtype=np.int32),
-        "beam_width": np.array([beams], dtype=np.int32),
-        "cache_indirection": indirection,
-        "src_mask": np.arange(source) < np.array([[7], [5], [2]])[:batch],
-        "sum_log_probs": rng.normal(-5, 2, (batch, beams, 1)).astype(np.float32),
-        "num_candidates": np.array([2 * beams]),
-        "log_prob_sentences": np.array([batch]),
-        "eos_bias": np.zeros(1, dtype=np.float32),
-    }
-    for layer in range(spec.decoder_layers):
-        for kind, shape in (
-            ("self", (batch * beams, heads, room, size)),
-            ("cross", (batch, heads, source, size)),
-        ):
-            for part in "kv":
-                values = rng.normal(size=shape).astype(np.float32)
-                feeds[f"{kind}_{part}.{layer}"] = values
-    return feeds
-
-
 @pytest.fixture(scope="module")
 def qdq(random_graphs: Graphs, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return quantize_all(random_graphs, tmp_path_factory.mktemp("qdq"))["decoder_step"]
@@ -79,11 +51,12 @@ def qdq(random_graphs: Graphs, tmp_path_factory: pytest.TempPathFactory) -> Path
 EXPECTED = {
     "fp32": {"SelfAttention": 2, "CrossAttention": 2, "AddNorm": 6, "BestCandidates": 1},
     "int8": {
-        "EmbeddingQuantize": 1, "SelfAttentionQuantize": 2, "CrossAttentionQuantize": 2,
+        "EmbeddingQuantize": 1, "PackedSelfAttentionQuantize": 2, "CrossAttentionQuantize": 2,
         "AddNormQuantize": 6, "ReluQuantize": 2, "BestCandidates": 1,
     },
     "greedy": {
-        "Embedding": 1, "SelfAttention": 2, "CrossAttention": 2, "AddNorm": 6, "BestCandidates": 1,
+        "Embedding": 1, "PackedSelfAttention": 2, "CrossAttention": 2, "AddNorm": 6,
+        "BestCandidates": 1,
     },
 }  # fmt: skip
 
@@ -100,7 +73,7 @@ def test_a_step_of_fused_operators_computes_the_same(
     fused = step.with_fused_operators()
     assert calls(fused) == EXPECTED[kind]
     assert not calls(step.model)  # it is left as it was
-    feeds = static_feeds(random_graphs, beams=1 if kind == "greedy" else 4)
+    feeds = static_feeds(random_graphs.spec, beams=1 if kind == "greedy" else 4)
     plain = run(step.model, feeds, native=False)
     inlined = run(fused, feeds, native=False)
     for name, array in plain.items():
@@ -117,7 +90,8 @@ def test_an_encoder_of_fused_operators_computes_the_same(
     encoder = convert_encoder(random_graphs.path("encoder", precision))
     fused = encoder.with_fused_operators()
     quantized = "Quantize" if precision == "int8" else ""
-    assert calls(fused)[f"EncoderAttention{quantized}"] == 2
+    attention = "PackedEncoderAttentionQuantize" if quantized else "EncoderAttention"
+    assert calls(fused)[attention] == 2
     assert calls(fused)[f"AddNorm{quantized}"] == 4
     assert calls(fused)["SplitHeads"] == 4
     feeds = encoder_feeds(random_graphs.spec)
@@ -146,7 +120,7 @@ def test_each_layer_has_an_epsilon_of_its_own(random_graphs: Graphs) -> None:
     norms[1].attributes["epsilon"] = ir.AttrFloat32("epsilon", 0.5)
     fused = step.with_fused_operators()
     assert calls(fused)["AddNorm"] == len(norms)
-    feeds = static_feeds(random_graphs, beams=2)
+    feeds = static_feeds(random_graphs.spec, beams=2)
     plain = run(step.model, feeds, native=False)
     for native in (False, True) if not why_not() else (False,):
         assert_close(run(fused, feeds, native=native), plain, 2e-5)

@@ -18,6 +18,7 @@ from support.graph_runs import (
     load,
     operators,
     run_graph,
+    static_feeds,
     step_feeds,
 )
 
@@ -30,6 +31,7 @@ from export.cpu_static.editing import UnfitError, remove_unused
 from export.cpu_static.embedding_table import quantize_embedding
 from export.cpu_static.encoder_attention import fuse_encoder_attention
 from export.cpu_static.integer_matmul import use_integer_matmuls
+from export.cpu_static.joined_projections import join_projections
 from export.cpu_static.one_beam import use_one_beam
 from export.cpu_static.static_caches import use_static_caches
 from runtime.manifest import Role
@@ -51,6 +53,37 @@ def test_integer_matmuls_compute_what_qdq_does(random_graphs: Graphs, role: Role
     # One for all MatMuls that read the same.
     assert after.count("QuantizeLinear") < before.count("QuantizeLinear")
     assert_close(run_graph(model, feeds), expected, 1e-4)
+
+
+@pytest.mark.parametrize("role", ["encoder", "decoder_step"])
+def test_joined_projections_compute_the_same_bits(random_graphs: Graphs, role: Role) -> None:
+    spec, graph = random_graphs.spec, load(random_graphs.path(role, "int8"))
+    use_integer_matmuls(graph.graph)
+    if role == "encoder":
+        fuse_encoder_attention(graph.graph)
+        feeds = encoder_feeds(spec)
+    else:
+        rows_of_one_token(graph.graph)
+        use_static_caches(graph.graph, spec, row_dims=3)
+        group_candidates(graph.graph, spec.vocab_size)
+        remove_unused(graph.graph)
+        feeds = static_feeds(spec, beams=3)
+    expected = run_graph(graph, feeds)
+    before = operators(graph).count("MatMulIntegerToFloat")
+    assert join_projections(graph.graph) == 2
+    assert operators(graph).count("MatMulIntegerToFloat") == before - 4
+    for name, array in run_graph(graph, feeds).items():
+        np.testing.assert_array_equal(array, expected[name], err_msg=name)
+
+
+def test_projections_of_different_tensors_stay(random_graphs: Graphs) -> None:
+    model = load(random_graphs.path("encoder", "int8"))
+    use_integer_matmuls(model.graph)
+    fuse_encoder_attention(model.graph)
+    products = [node for node in model.graph if str(node.name).endswith("v_proj")]
+    other = next(node for node in model.graph if node.op_type == "QuantizeLinear")
+    products[1].replace_input_with(0, other.outputs[0])
+    assert join_projections(model.graph) == 1
 
 
 def test_every_scale_is_one_of_the_qdq_graph(random_graphs: Graphs) -> None:
