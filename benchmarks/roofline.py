@@ -51,6 +51,8 @@ KINDS = {
     "FusedMatMul": "products",
     "SelfAttention": "self-attention",
     "SelfAttentionQuantize": "self-attention",
+    "PackedSelfAttention": "self-attention",
+    "PackedSelfAttentionQuantize": "self-attention",
     "DecoderMaskedMultiHeadAttention": "self-attention",
     "CrossAttention": "cross-attention",
     "CrossAttentionQuantize": "cross-attention",
