@@ -20,7 +20,8 @@ DOMAIN = "leanseq"
 """Of the operators, and of the functions in the graphs."""
 VERSION = 1
 SWITCH = "LEANSEQ_NATIVE_KERNELS"
-"""An environment variable: 0 leaves the kernels out."""
+"""An environment variable: 0 (or false, no, off) leaves the kernels out."""
+_OFF = ("0", "false", "no", "off")
 
 logger = logging.getLogger(__name__)
 
@@ -35,8 +36,9 @@ def library_path() -> Path | None:
 @functools.cache
 def why_not() -> str:
     """Why sessions go without the kernels; empty where they have them."""
-    if os.environ.get(SWITCH) == "0":
-        return f"{SWITCH} is 0"
+    switch = os.environ.get(SWITCH, "").strip().lower()
+    if switch in _OFF:
+        return f"{SWITCH} is {switch}"
     path = library_path()
     if path is None:
         return "not compiled: install a C++ compiler (g++ or clang++), then leanseq again"

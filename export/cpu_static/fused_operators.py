@@ -17,7 +17,8 @@ PackedSelfAttention, PackedEncoderAttention: the same of q, k and v behind each 
    called SelfAttentionQuantize and so on; its last inputs are scale and zero point, its last
    output is the uint8 tensor. The float one stays where something else reads it.
 3. Small constants are part of the function, so all calls of one must agree in them: a call that
-   would not stays as it is.
+   would not stays as it is. So does attention that scales its scores, or masks them with another
+   value than MASKED_SCORE.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ from export.cpu_static.editing import (
     set_output,
     used_by,
 )
+from model.attention import MASKED_SCORE
 from runtime.graph_contract import CANDIDATE_IDS, PARENTS, SCORES, SUM_LOG_PROBS
 from runtime.native_kernels import DOMAIN, VERSION
 from runtime.static_contract import NUM_CANDIDATES
@@ -277,7 +279,17 @@ def _before_reshape(value: ir.Value) -> ir.Value:
         return value
 
 
+def _check_attention(node: ir.Node) -> None:
+    """The kernels know of no scale, and of one value for what is masked."""
+    masked = node.attributes.get("mask_filter_value")
+    if node.attributes["scale"].as_float() != 1.0 or (
+        masked is not None and masked.as_float() != MASKED_SCORE
+    ):
+        raise UnfitError(f"{node.name} scales or masks its scores otherwise")
+
+
 def _self_attention(node: ir.Node) -> _Region:
+    _check_attention(node)
     name, rows = _queries_keys_values("SelfAttention", node)
     rest = [value for value in node.inputs[5:] if value is not None]
     context, keys, values = node.outputs
@@ -297,6 +309,7 @@ def _queries_keys_values(name: str, node: ir.Node) -> tuple[str, list[ir.Value]]
 
 
 def _attention_to_source(node: ir.Node) -> _Region:
+    _check_attention(node)
     query, keys, values, mask = _present(*node.inputs[:3], node.inputs[4])
     if keys.producer() is not None:  # the encoder's own; a step gets its keys in heads
         name, rows = _queries_keys_values("EncoderAttention", node)

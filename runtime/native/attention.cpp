@@ -147,7 +147,7 @@ void attend_to_past(const Context& context, const float* q, const float* k, cons
                     int64_t row_stride, size_t caches, const Tensor& result) {
   const Tensor past_keys = context.input(caches), past_values = context.input(caches + 1);
   const Tensor position = context.input(caches + 2), rows = context.input(caches + 4);
-  expect(past_keys.rank == 4 && past_values.dims == past_keys.dims && rows.rank == 3 &&
+  expect(past_keys.rank == 4 && past_values.has_shape_of(past_keys) && rows.rank == 3 &&
              position.count() == 1,
          "caches of four dimensions, cache_indirection of three, one position");
   const int64_t count = past_keys.dims[0];
@@ -168,10 +168,11 @@ void attend_to_past(const Context& context, const float* q, const float* k, cons
   }
   const SelfInputs in{q, k, v, context.output(0, past_keys).as<float>(),
                       context.output(1, past_values).as<float>(), beams};
+  expect(count == 0 || (in.keys && in.values), "both caches as outputs");
   // The caller binds them to the memory of the past; whoever doesn't gets a copy.
   const size_t bytes = past_keys.count() * sizeof(float);
-  if (in.keys != past_keys.data) std::memcpy(in.keys, past_keys.data, bytes);
-  if (in.values != past_values.data) std::memcpy(in.values, past_values.data, bytes);
+  if (bytes && in.keys != past_keys.data) std::memcpy(in.keys, past_keys.data, bytes);
+  if (bytes && in.values != past_values.data) std::memcpy(in.values, past_values.data, bytes);
   const Result to{context.output(2, result).as<float>(),
                   quantization_of(context, caches + 5, 3, result)};
   context.parallel(rows.dims[0], 2 * count * width * (shape.position + 1),
@@ -274,7 +275,7 @@ void attend_all(const Context& context, const SourceShape& shape, const SourceIn
 void cross_attention(const Context& context) {
   const Tensor q = context.input(0), keys = context.input(1), values = context.input(2);
   const Tensor mask = context.input(3);
-  expect(keys.rank == 4 && values.dims == keys.dims && mask.rank == 2,
+  expect(keys.rank == 4 && values.has_shape_of(keys) && mask.rank == 2,
          "keys and values of four dimensions, a mask of two");
   const int64_t sentences = keys.dims[0], heads = keys.dims[1], length = keys.dims[2];
   const int64_t size = keys.dims[3], width = heads * size;
@@ -282,10 +283,11 @@ void cross_attention(const Context& context) {
   expect(width > 0 && q.count() % width == 0, "rows of queries");
   const int64_t count = q.count() / width;
   expect(sentences > 0 ? count % sentences == 0 : count == 0, "as many rows for each sentence");
+  const Result to{context.output(0, q).as<float>(), quantization_of(context, 4, 1, q)};
   if (count == 0) return;
+  expect(length > 0, "sources of at least one token");
   const SourceShape shape{count / sentences, heads, size, length,
                           width, size, length * size, width * length};
-  const Result to{context.output(0, q).as<float>(), quantization_of(context, 4, 1, q)};
   attend_all(context, shape,
              {q.as<float>(), keys.as<float>(), values.as<float>(), mask.as<int32_t>()}, to,
              sentences);
@@ -310,7 +312,7 @@ void attend_to_itself(const Context& context, const float* q, const float* k, co
 // q, k, v [B,S,H*E], mask [B,S], scale, zero point -> context, context in uint8
 void encoder_attention(const Context& context) {
   const Tensor q = context.input(0), k = context.input(1), v = context.input(2);
-  expect(q.rank == 3 && k.dims == q.dims && v.dims == q.dims, "q, k and v of one shape");
+  expect(q.rank == 3 && k.has_shape_of(q) && v.has_shape_of(q), "q, k and v of one shape");
   attend_to_itself(context, q.as<float>(), k.as<float>(), v.as<float>(), q.dims[2], 3, q);
 }
 
@@ -328,7 +330,8 @@ void split_heads(const Context& context) {
   expect(x.rank == 3 && shape.count() == 4, "three dimensions that become four");
   const int64_t heads = shape.as<int64_t>()[2], size = shape.as<int64_t>()[3];
   const int64_t length = x.dims[1], width = x.dims[2];
-  expect(heads > 0 && size > 0 && heads * size == width, "heads that make up a row");
+  expect(heads > 0 && size > 0 && width % heads == 0 && width / heads == size,
+         "heads that make up a row");
   const float* from = x.as<float>();
   float* to = context.output(0, {x.dims[0], heads, length, size}).as<float>();
   if (!to) return;

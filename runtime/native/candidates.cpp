@@ -31,23 +31,29 @@ struct Best {
   }
 };
 
-// What log_softmax(logits) + sum_log_probs takes of a row of logits.
+// What log_softmax(logits) + sum_log_probs takes of a row of logits. Where one logit is no number or
+// too large for one, none of its log-probabilities is.
 struct Row {
   const float* logits;
   float top, log_sum, sum_log_probs;
 
+  bool is_broken() const { return std::isnan((top - log_sum) + sum_log_probs); }
 };
 
 // The row of logits [V], and the largest of each of its groups.
 KERNEL Row look_at(const float* logits, int64_t vocabulary, float sum_log_probs, float* maxima) {
-  Floats highest = all(-INFINITY);
+  Floats highest = all(-INFINITY), unlike_itself{};  // what is no number is not equal to itself
   for (int64_t i = 0; i < vocabulary; i += kGroup) {
-    const Floats a = largest(load(logits + i), load(logits + i + kLanes));
-    const Floats b = largest(load(logits + i + 2 * kLanes), load(logits + i + 3 * kLanes));
-    maxima[i / kGroup] = maximum(largest(a, b));
-    highest = largest(highest, largest(a, b));
+    Floats part[4];
+    for (int j = 0; j < 4; ++j) {
+      part[j] = load(logits + i + kLanes * j);
+      unlike_itself = part[j] == part[j] ? unlike_itself : all(1.0f);
+    }
+    const Floats most = largest(largest(part[0], part[1]), largest(part[2], part[3]));
+    maxima[i / kGroup] = maximum(most);
+    highest = largest(highest, most);
   }
-  const float top = maximum(highest);
+  const float top = maximum(unlike_itself) > 0 ? NAN : maximum(highest);
   Floats totals[4] = {};
   const float shift = top * kLog2E;
   for (int64_t i = 0; i < vocabulary; i += kGroup) {
@@ -82,6 +88,10 @@ KERNEL_PART void score_all(const Row& row, const float* logits, int64_t count, f
 // score is that of its best member. rows [K], maxima [K, V / kGroup], which become the scores.
 KERNEL void choose(const std::vector<Row>& rows, float* maxima, int64_t groups, Best best_groups,
                    Best& best) {
+  if (std::any_of(rows.begin(), rows.end(), [](const Row& row) { return row.is_broken(); })) {
+    for (int64_t i = 0; i < best.wanted; ++i) best.consider(NAN, i);  // for the search to see
+    return;
+  }
   for (size_t beam = 0; beam < rows.size(); ++beam) {
     float* scores = maxima + beam * groups;
     score_all(rows[beam], scores, groups, scores);
@@ -102,7 +112,7 @@ KERNEL void choose(const std::vector<Row>& rows, float* maxima, int64_t groups, 
 void best_candidates(const Context& context) {
   const Tensor logits = context.input(0), sums = context.input(1), count = context.input(2);
   expect(logits.rank == 3 && sums.rank == 3 && sums.dims[0] == logits.dims[0] &&
-             sums.dims[1] == logits.dims[1] && count.count() == 1,
+             sums.dims[1] == logits.dims[1] && sums.dims[2] == 1 && count.count() == 1,
          "logits [B,K,V], sum_log_probs [B,K,1], one count");
   const int64_t sentences = logits.dims[0], beams = logits.dims[1], vocabulary = logits.dims[2];
   const int64_t wanted = *count.as<int64_t>();
@@ -111,6 +121,7 @@ void best_candidates(const Context& context) {
   float* scores = context.output(0, {sentences, wanted}).as<float>();
   int32_t* tokens = context.output(1, {sentences, wanted}).as<int32_t>();
   int32_t* parents = context.output(2, {sentences, wanted}).as<int32_t>();
+  if (sentences == 0) return;
   expect(scores && tokens && parents, "all three outputs");
   context.parallel(sentences, 8 * logits.count(), [&](int64_t first, int64_t last) {
     const int64_t groups = vocabulary / kGroup;

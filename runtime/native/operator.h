@@ -23,6 +23,7 @@ struct Tensor {
     return static_cast<T*>(data);
   }
   explicit operator bool() const { return data != nullptr; }
+  bool has_shape_of(const Tensor& other) const { return rank == other.rank && dims == other.dims; }
   int64_t count() const {
     int64_t product = 1;
     for (size_t i = 0; i < rank; ++i) product *= dims[i];

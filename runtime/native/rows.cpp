@@ -47,7 +47,7 @@ KERNEL void add_norm_rows(const Norm& norm, int64_t first, int64_t last, float* 
 void add_norm(const Context& context) {
   const Tensor x = context.input(0), y = context.input(1);
   const Tensor gain = context.input(2), bias = context.input(3);
-  expect(x.rank > 0 && x.rank == y.rank && x.dims == y.dims, "two tensors of the same shape");
+  expect(x.rank > 0 && x.has_shape_of(y), "two tensors of the same shape");
   const int64_t size = x.dims[x.rank - 1];
   expect(gain.count() == size && bias.count() == size, "a gain and a bias for each place of a row");
   const Norm norm{x.as<float>(), y.as<float>(), gain.as<float>(), bias.as<float>(),

@@ -77,7 +77,7 @@ KERNEL_PART float maximum(const Floats& x) {
 // relative error, 9e-8).
 KERNEL_PART Floats exp2(const Floats& y) {
   const Floats shift = all(12582912.0f);  // 1.5 * 2^23: adding it rounds to a whole number
-  const Floats least = largest(y, all(-126.0f)), rounded = least + shift;
+  const Floats least = y < -126.0f ? all(-126.0f) : y, rounded = least + shift;
   const Floats rest = least - (rounded - shift);
   Floats power = all(1.32647e-3f);
   power = power * rest + 9.67151e-3f;
@@ -95,10 +95,11 @@ KERNEL_PART Floats exp2(const Floats& y) {
 
 constexpr float kLog2E = 1.44269504f;
 
-// e to the power of x, for x <= 0; 0 below -87.3. Right to 2e-7 near 0 and to 1e-6 at -20.
+// e to the power of x, for x <= 0; 0 below -87.3, NaN of NaN. Right to 2e-7 near 0, to 1e-6 at -20.
 KERNEL_PART Floats exp(const Floats& x) {
   const Floats y = x * kLog2E;
-  return y < -126.0f ? Floats{} : exp2(y);
+  const Floats power = y < -126.0f ? Floats{} : exp2(y);
+  return y == y ? power : y;
 }
 
 // QuantizeLinear to uint8: round half to even, then saturate.

@@ -108,6 +108,10 @@ def softmax(scores: Array) -> Array:
     return weights
 
 
+def floats(*shape: int) -> Array:
+    return np.zeros(shape, dtype=np.float32)
+
+
 def self_attention_inputs(
     size: int, beams: int, position: int, *, sentences: int = 3, heads: int = 2, room: int = 9
 ) -> list[Array]:
@@ -309,6 +313,60 @@ def test_logits_that_are_no_numbers_still_give_continuations(value: float) -> No
     assert ((parents >= 0) & (parents < 2)).all()
 
 
+QUIET_NANS = np.array([0x7FC00000, 0xFFC00000, 0x7FC00001, 0x7FFFFFFF], np.uint32)
+
+
+@needs_kernels
+@pytest.mark.parametrize("value", [*QUIET_NANS.view(np.float32), np.float32(np.inf)])
+def test_one_logit_that_is_no_number_is_seen(value: np.float32) -> None:
+    """In one beam of one sentence: all of that sentence's scores say so, the others' don't."""
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(3, 4, 256)).astype(np.float32)
+    logits[1, 2, 77] = value
+    sums = rng.normal(size=(3, 4)).astype(np.float32)
+    scores, tokens, parents = best(logits, sums, 8)
+    assert np.isnan(scores).all(axis=1).tolist() == [False, True, False]
+    assert not np.isnan(scores[[0, 2]]).any()
+    assert ((tokens >= 0) & (tokens < 256)).all()
+    assert ((parents >= 0) & (parents < 4)).all()
+    logits[1, 2, 77], sums[1, 2] = 0, np.nan
+    assert np.isnan(best(logits, sums, 8)[0]).all(axis=1).tolist() == [False, True, False]
+
+
+@needs_kernels
+@pytest.mark.parametrize("value", QUIET_NANS.view(np.float32))
+@pytest.mark.parametrize("size", [16, 20, 32])
+def test_nan_goes_through_attention(value: np.float32, size: int) -> None:
+    """Or a damaged model would translate as if nothing were wrong."""
+    inputs = self_attention_inputs(size, 2, 8)
+    for index, where in ((0, (3, 0, 1)), (1, (3, 0, 1)), (2, (3, 0, 1)), (3, (2, 0, 4, 1))):
+        spoilt_inputs = [array.copy() for array in inputs]
+        spoilt_inputs[7][:] = 0  # all of row 3's past lies in row 2
+        spoilt_inputs[index][where] = value
+        context = call("SelfAttention", spoilt_inputs)[2]
+        assert np.isnan(context[3]).any()
+        assert not np.isnan(context[:2]).any()
+    q, keys = floats(2, 5, 2 * size), floats(2, 2, 5, size)
+    mask = np.ones((2, 5), dtype=np.int32)
+    q[1, 2, 0] = value
+    queries = np.ascontiguousarray(q[:, 2:3])
+    (context,) = call("CrossAttention", [queries, keys, keys, mask])
+    assert np.isnan(context).any(axis=(1, 2)).tolist() == [False, True]
+    (context,) = call("EncoderAttention", [q, q * 0, floats(*q.shape), mask], num_heads=2)
+    assert np.isnan(context).any(axis=(1, 2)).tolist() == [False, True]
+
+
+@needs_kernels
+def test_nothing_in_gives_nothing() -> None:
+    assert call("CrossAttention", [floats(0, 1, 8), *[floats(0, 2, 5, 4)] * 2,
+                                   np.ones((0, 5), np.int32)])[0].shape == (0, 1, 8)  # fmt: skip
+    caches = [floats(0, 2, 9, 4)] * 2
+    numbers = [np.array([3], np.int32), np.array([2], np.int32), np.zeros((0, 2, 9), np.int32)]
+    assert call("SelfAttention", [*[floats(0, 1, 8)] * 3, *caches, *numbers])[2].shape == (0, 1, 8)
+    found = call("BestCandidates", [floats(0, 2, 64), floats(0, 2, 1), np.array([4])])
+    assert [array.shape for array in found] == [(0, 4)] * 3
+
+
 @needs_kernels
 def test_threads_change_no_bit() -> None:
     """So large that the work is shared out."""
@@ -340,10 +398,6 @@ def spoilt(index: int, array: Array) -> list[Array]:
     return inputs
 
 
-def floats(*shape: int) -> Array:
-    return np.zeros(shape, dtype=np.float32)
-
-
 EMBEDDING = [np.zeros((11, 4), np.int8), floats(11, 1), floats(7, 4), np.array([0], np.int32)]
 
 
@@ -367,6 +421,23 @@ EMBEDDING = [np.zeros((11, 4), np.int8), floats(11, 1), floats(7, 4), np.array([
             [floats(2, 1, 8), floats(2, 2, 5, 4), floats(2, 2, 5, 4), np.ones((2, 4), np.int32)],
             "a mask of the keys' sentences",
         ),
+        (
+            "CrossAttention",
+            [floats(2, 1, 8), *[floats(2, 2, 0, 4)] * 2, np.ones((2, 0), np.int32)],
+            "sources of at least one token",
+        ),
+        # Empty, and of one dimension more.
+        ("SelfAttention", spoilt(4, floats(6, 2, 9, 16, 0)), "caches of four dimensions"),
+        (
+            "CrossAttention",
+            [floats(2, 1, 8), floats(2, 2, 5, 4), floats(2, 2, 5, 4, 0), np.ones((2, 5), np.int32)],
+            "keys and values of four dimensions",
+        ),
+        (
+            "EncoderAttention",
+            [floats(2, 5, 8), floats(2, 5, 8), floats(2, 5, 8, 0), np.ones((2, 5), np.int32)],
+            "q, k and v of one shape",
+        ),
         ("AddNorm", [floats(2, 4), floats(2, 5), floats(4), floats(4)], "of the same shape"),
         ("AddNorm", [floats(2, 4), floats(2, 4), floats(3), floats(4)], "for each place of a row"),
         ("Embedding", [np.array([[11]], np.int32), *EMBEDDING], "ids within the vocabulary"),
@@ -387,6 +458,12 @@ EMBEDDING = [np.zeros((11, 4), np.int8), floats(11, 1), floats(7, 4), np.array([
             "of the caches' rows",
         ),
         ("SplitHeads", [floats(1, 2, 6), np.array([0, 0, 4, 2])], "heads that make up a row"),
+        ("SplitHeads", [floats(1, 2, 4), np.array([0, 0, 2**62 + 1, 4])], "that make up a row"),
+        (
+            "BestCandidates",
+            [floats(1, 1, 64), floats(1, 1, 0), np.array([2])],
+            "sum_log_probs",
+        ),
         (
             "BestCandidates",
             [floats(1, 1, 65), floats(1, 1, 1), np.array([2])],
@@ -411,10 +488,11 @@ def test_where_there_is_a_compiler_there_are_kernels() -> None:
     assert library_path() is not None, "install leanseq again: its kernels were not compiled"
 
 
-def test_the_switch_leaves_them_out(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("value", ["0", "false", " Off ", "no"])
+def test_the_switch_leaves_them_out(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     why_not.cache_clear()
-    monkeypatch.setenv("LEANSEQ_NATIVE_KERNELS", "0")
-    assert why_not() == "LEANSEQ_NATIVE_KERNELS is 0"
+    monkeypatch.setenv("LEANSEQ_NATIVE_KERNELS", value)
+    assert why_not() == f"LEANSEQ_NATIVE_KERNELS is {value.strip().lower()}"
     assert not use_native_kernels(onnxruntime.SessionOptions())
 
 
