@@ -114,6 +114,13 @@ class KeepsMemory(Protocol):
         ...
 
 
+def trim_all(*backends: object) -> None:
+    """Trims those that keep memory."""
+    for backend in backends:
+        if isinstance(backend, KeepsMemory):
+            backend.trim()
+
+
 def check_room(length: int, max_length: int) -> None:
     """Raises BackendError where a state that has made `length` steps can make no more."""
     if length == max_length:

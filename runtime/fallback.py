@@ -21,6 +21,7 @@ from runtime.backend import (
     DecoderState,
     FloatArray,
     IntArray,
+    trim_all,
 )
 from runtime.engine_pair import Capacity
 from runtime.errors import SplitBatchError
@@ -138,6 +139,10 @@ class FallbackBackend:
             going = sentences.copy()
             state.calls.append(lambda backend, inner: backend.keep(inner, going))
         return state
+
+    def trim(self) -> None:
+        """Gives back the memory that either keeps from batch to batch."""
+        trim_all(self._first, self._other)
 
     def close(self) -> None:
         """Closes both. Calling it twice does no harm."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from runtime.backend import Backend, KeepsMemory
+from runtime.backend import Backend, trim_all
 from runtime.bundle import Bundle
 from runtime.manifest import GraphSpec
 from runtime.registry import BACKENDS, open_backend
@@ -51,10 +51,7 @@ class ScheduledBackends:
 
     def trim(self) -> None:
         """Gives back the memory that is kept from batch to batch."""
-        opened: tuple[object, ...] = (self.first, self._other)
-        for backend in opened:
-            if isinstance(backend, KeepsMemory):
-                backend.trim()
+        trim_all(self.first, self._other)
 
     def close(self) -> None:
         """Closes what was opened. Calling it twice does no harm."""

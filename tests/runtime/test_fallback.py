@@ -20,12 +20,19 @@ LOGITS = random_logits(VOCAB, eos_bias=-1.5)
 LIMITS = Capacity(batch=4, beam=3, source=4, target=6)
 
 
+class Keeping(FakeBackend):
+    trimmed = 0
+
+    def trim(self) -> None:
+        self.trimmed += 1
+
+
 class Opener:
     def __init__(self) -> None:
-        self.opened: list[FakeBackend] = []
+        self.opened: list[Keeping] = []
 
     def __call__(self) -> FakeBackend:
-        self.opened.append(FakeBackend(LOGITS, VOCAB))
+        self.opened.append(Keeping(LOGITS, VOCAB))
         return self.opened[-1]
 
 
@@ -133,3 +140,11 @@ def test_closing_closes_both() -> None:
     backend.close()
     assert first.closed
     assert opener.opened[0].closed
+
+
+def test_trimming_trims_whichever_keeps_memory() -> None:
+    backend, _, opener = both()
+    backend.trim()  # neither the first, which keeps none, nor the other, which is not open
+    search(backend, [[5, 3]], SearchOptions(beam_size=4, max_length=6), IDS)
+    backend.trim()
+    assert opener.opened[0].trimmed == 1

@@ -23,6 +23,10 @@ class Opened(FakeBackend):
     def __init__(self, threads: int | None) -> None:
         super().__init__(copying_logits(10), 10)
         self.threads = threads
+        self.trimmed = 0
+
+    def trim(self) -> None:
+        self.trimmed += 1
 
 
 @pytest.fixture
@@ -63,6 +67,8 @@ def test_a_large_model_is_opened_again_when_the_other_threads_are_needed(
     other = backends.get(alone=many_lines)
     assert backends.get(alone=many_lines) is other
     assert [backend.threads for backend in opened] == ([1, 4] if many_lines else [4, 1])
+    backends.trim()
+    assert [backend.trimmed for backend in opened] == [1, 1]
     backends.close()
     assert all(backend.closed for backend in opened)
 

@@ -327,3 +327,30 @@ def test_two_tokenizers() -> None:
 def test_translations_are_json(tmp_path: Path) -> None:
     (translation,) = copier().translate(["the cat"])
     assert json.loads(json.dumps(vars(translation.hypotheses[0])))["text"] == "the cat"
+
+
+class Keeping(FakeBackend):
+    trimmed = 0
+
+    def trim(self) -> None:
+        self.trimmed += 1
+
+
+def test_memory_is_given_back_when_a_stream_ends() -> None:
+    """Read to its end, or left before, or broken off by an error; never between two batches."""
+    size = tiny_tokenizer().size
+    backend = Keeping(copying_logits(size), size)
+    translator = over(backend, 1)
+    lines = ["the cat 3"] * 20
+    stream = translator.translate_iter(lines, GREEDY, batch_tokens=8)
+    next(stream)
+    assert backend.trimmed == 0
+    assert len(list(stream)) == 19
+    assert backend.trimmed == 1
+    stream = translator.translate_iter(lines, GREEDY, batch_tokens=8)
+    next(stream)
+    stream.close()
+    assert backend.trimmed == 2
+    with pytest.raises(OptionError):
+        list(translator.translate_iter([*lines, 3], GREEDY, batch_tokens=8))  # type: ignore[list-item]
+    assert backend.trimmed == 3
