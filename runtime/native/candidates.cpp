@@ -42,18 +42,14 @@ struct Row {
 
 // The row of logits [V], and the largest of each of its groups.
 KERNEL Row look_at(const float* logits, int64_t vocabulary, float sum_log_probs, float* maxima) {
-  Floats highest = all(-INFINITY), unlike_itself{};  // what is no number is not equal to itself
+  Floats highest = all(-INFINITY);
   for (int64_t i = 0; i < vocabulary; i += kGroup) {
-    Floats part[4];
-    for (int j = 0; j < 4; ++j) {
-      part[j] = load(logits + i + kLanes * j);
-      unlike_itself = part[j] == part[j] ? unlike_itself : all(1.0f);
-    }
-    const Floats most = largest(largest(part[0], part[1]), largest(part[2], part[3]));
-    maxima[i / kGroup] = maximum(most);
-    highest = largest(highest, most);
+    const Floats a = largest(load(logits + i), load(logits + i + kLanes));
+    const Floats b = largest(load(logits + i + 2 * kLanes), load(logits + i + 3 * kLanes));
+    maxima[i / kGroup] = maximum(largest(a, b));
+    highest = largest(highest, largest(a, b));
   }
-  const float top = maximum(unlike_itself) > 0 ? NAN : maximum(highest);
+  const float top = maximum(highest);
   Floats totals[4] = {};
   const float shift = top * kLog2E;
   for (int64_t i = 0; i < vocabulary; i += kGroup) {
