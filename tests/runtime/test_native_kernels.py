@@ -57,9 +57,14 @@ needs_kernels = pytest.mark.skipif(bool(why_not()), reason=f"no kernels: {why_no
 
 
 def call(
-    name: str, inputs: Sequence[Array | None], *, threads: int = 1, **attributes: float
+    name: str,
+    inputs: Sequence[Array | None],
+    *,
+    threads: int = 1,
+    unnamed: int = 0,
+    **attributes: float,
 ) -> list[Array]:
-    """What the kernel of that name gives."""
+    """What the kernel of that name gives. unnamed: the first outputs, so many, have no name."""
     wanted: list[Any] = list(OUTPUTS[name.removesuffix("Quantize")])
     wanted += [np.uint8] if name.endswith("Quantize") else []
     given = {f"in.{i}": array for i, array in enumerate(inputs) if array is not None}
@@ -67,7 +72,7 @@ def call(
     node = helper.make_node(
         name,
         [f"in.{i}" if array is not None else "" for i, array in enumerate(inputs)],
-        results,
+        [""] * unnamed + results[unnamed:],
         domain=DOMAIN,
         **attributes,
     )
@@ -77,7 +82,7 @@ def call(
         [helper.make_tensor_value_info(n, TYPES[a.dtype], list(a.shape)) for n, a in given.items()],
         [
             helper.make_tensor_value_info(n, TYPES[np.dtype(t)], None)
-            for n, t in zip(results, wanted, strict=True)
+            for n, t in list(zip(results, wanted, strict=True))[unnamed:]
         ],
     )
     opsets = [helper.make_opsetid("", 20), helper.make_opsetid(DOMAIN, VERSION)]
@@ -89,7 +94,7 @@ def call(
     session = onnxruntime.InferenceSession(
         model.SerializeToString(), options, providers=["CPUExecutionProvider"]
     )
-    found: list[Array] = session.run(results, given)
+    found: list[Array] = session.run(results[unnamed:], given)
     return found
 
 
@@ -480,6 +485,12 @@ def test_what_does_not_fit_is_an_error(name: str, inputs: list[Array], text: str
     """And no read or write outside a tensor."""
     with pytest.raises(Exception, match=f"leanseq's {name} expected .*{text}"):
         call(name, inputs)
+
+
+@needs_kernels
+def test_caches_that_nobody_takes_are_an_error() -> None:
+    with pytest.raises(Exception, match="leanseq's SelfAttention expected both caches as outputs"):
+        call("SelfAttention", self_attention_inputs(16, 2, 3), unnamed=2)
 
 
 def test_where_there_is_a_compiler_there_are_kernels() -> None:
