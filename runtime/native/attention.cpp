@@ -4,6 +4,8 @@
 //
 // Letters: B sentences, K beams, N = B*K rows, H heads, E = head size, M room of a cache, S source.
 
+#include <algorithm>
+#include <type_traits>
 #include <vector>
 
 #include "operator.h"
@@ -87,6 +89,49 @@ KERNEL_PART void put_all(const Result& to, int64_t at, const float* x, int64_t s
   });
 }
 
+// What the queries of one head find, over `count` keys each; head says where these lie. kTogether of
+// them go through it stage by stage: a query's stages wait for each other, but no query for another.
+template <int kSize, typename Head>
+KERNEL_PART void attend(const Head& head, int64_t queries, int64_t count, int64_t size,
+                        const Result& to, float* scores, float* context) {
+  const int64_t room = padded(count);
+  float factors[Head::kTogether];
+  for (int64_t first = 0; first < queries; first += Head::kTogether) {
+    const int64_t together = std::min(Head::kTogether, queries - first);
+    for (int64_t i = 0; i < together; ++i) {
+      score<kSize>(scores + i * room, head.query(first + i), count, size, head.keys(first + i));
+      head.mask(scores + i * room);
+    }
+    for (int64_t i = 0; i < together; ++i) factors[i] = softmax(scores + i * room, count);
+    for (int64_t i = 0; i < together; ++i) {
+      weighted_sum<kSize>(context, scores + i * room, count, factors[i], size,
+                          head.values(first + i));
+      put_all(to, head.result(first + i), context, size);
+    }
+  }
+}
+
+// Its room: their scores, one context.
+struct Scratch {
+  Scratch(int64_t together, int64_t count, int64_t size)
+      : scores(together * padded(count)), context(size) {}
+
+  std::vector<float> scores, context;
+};
+
+// A head size for which loops are unrolled; 0 is any other.
+template <int kSize>
+using Size = std::integral_constant<int, kSize>;
+
+template <typename Work>
+KERNEL_PART void with_size(int64_t size, Work work) {
+  switch (size) {
+    case 32: return work(Size<32>{});
+    case 64: return work(Size<64>{});
+    default: work(Size<0>{});
+  }
+}
+
 struct SelfShape {
   int64_t beams, heads, size, room, position;  // K, H, E, M, how many tokens are cached
   int64_t row_stride;                          // of q, k and v, from a row to the next
@@ -98,47 +143,55 @@ struct SelfInputs {
   const int32_t* rows;     // [N,M]: which of its sentence's K rows holds a position
 };
 
-// Beams of a sentence share most of their past: head by head, it stays in the processor's cache.
-template <int kSize>
-KERNEL_PART void attend_sentence(const SelfShape& shape, const SelfInputs& in, const Result& to,
-                                 int64_t sentence, float* scores, float* context) {
-  const int64_t size = kSize ? kSize : shape.size, length = shape.position;
-  const int64_t of_head = shape.room * size, of_row = shape.heads * of_head;
-  const int64_t first = sentence * shape.beams;
-  for (int64_t head = 0; head < shape.heads; ++head) {
-    for (int64_t row = first; row < first + shape.beams; ++row) {
-      const int64_t at = row * shape.row_stride + head * size;
-      const int32_t* rows = in.rows + row * shape.room;
-      const auto cached = [&](int64_t t) __attribute__((always_inline)) {
-        return (first + rows[t]) * of_row + head * of_head + t * size;
-      };
-      score<kSize>(scores, in.q + at, length + 1, size,
-                   [&](int64_t t) __attribute__((always_inline)) {
-                     return t < length ? in.keys + cached(t) : in.k + at;
-                   });
-      const float factor = softmax(scores, length + 1);
-      weighted_sum<kSize>(context, scores, length + 1, factor, size,
-                          [&](int64_t t) __attribute__((always_inline)) {
-                            return t < length ? in.values + cached(t) : in.v + at;
-                          });
-      put_all(to, (row * shape.heads + head) * size, context, size);
-      // Others read only positions before this one.
-      const int64_t own = row * of_row + head * of_head + length * size;
-      std::memcpy(in.keys + own, in.k + at, size * sizeof(float));
-      std::memcpy(in.values + own, in.v + at, size * sizeof(float));
-    }
-  }
-}
+// One head of a sentence whose rows begin with `first`: each beam looks at its past and at itself.
+struct SelfHead {
+  static constexpr int64_t kTogether = 1;  // its stages wait for memory rather
+  const SelfShape& shape;
+  const SelfInputs& in;
+  const int64_t size, first, head;
 
-KERNEL void attend_past(const SelfShape& shape, const SelfInputs& in, const Result& to,
-                        int64_t first, int64_t last, float* scores, float* context) {
-  for (int64_t sentence = first; sentence < last; ++sentence) {
-    switch (shape.size) {
-      case 32: attend_sentence<32>(shape, in, to, sentence, scores, context); break;
-      case 64: attend_sentence<64>(shape, in, to, sentence, scores, context); break;
-      default: attend_sentence<0>(shape, in, to, sentence, scores, context);
-    }
+  KERNEL_PART int64_t own(int64_t beam) const {
+    return (first + beam) * shape.row_stride + head * size;
   }
+  KERNEL_PART int64_t cached(int64_t beam, int64_t t) const {
+    return (((first + beam) * shape.heads + head) * shape.room + t) * size;
+  }
+  KERNEL_PART auto past(int64_t beam, const float* cache, const float* newest) const {
+    const int32_t* rows = in.rows + (first + beam) * shape.room;
+    const int64_t stride = size, of_row = shape.heads * shape.room * size, length = shape.position;
+    const float* of_first = cache + cached(0, 0);
+    const float* itself = newest + own(beam);
+    return [=](int64_t t) __attribute__((always_inline)) {
+      return t < length ? of_first + rows[t] * of_row + t * stride : itself;
+    };
+  }
+  KERNEL_PART const float* query(int64_t beam) const { return in.q + own(beam); }
+  KERNEL_PART auto keys(int64_t beam) const { return past(beam, in.keys, in.k); }
+  KERNEL_PART auto values(int64_t beam) const { return past(beam, in.values, in.v); }
+  KERNEL_PART void mask(float*) const {}
+  KERNEL_PART int64_t result(int64_t beam) const {
+    return ((first + beam) * shape.heads + head) * size;
+  }
+};
+
+// Beams of a sentence share most of their past: head by head, it stays in the processor's cache.
+KERNEL void attend_past(const SelfShape& shape, const SelfInputs& in, const Result& to,
+                        int64_t first, int64_t last, Scratch scratch) {
+  with_size(shape.size, [&](auto known) __attribute__((always_inline)) {
+    const int64_t size = known ? known : shape.size;
+    for (int64_t sentence = first; sentence < last; ++sentence) {
+      for (int64_t i = 0; i < shape.heads; ++i) {
+        const SelfHead head{shape, in, size, sentence * shape.beams, i};
+        attend<known>(head, shape.beams, shape.position + 1, size, to, scratch.scores.data(),
+                      scratch.context.data());
+        for (int64_t beam = 0; beam < shape.beams; ++beam) {  // others read none of these yet
+          const int64_t to_cache = head.cached(beam, shape.position);
+          std::memcpy(in.keys + to_cache, in.k + head.own(beam), size * sizeof(float));
+          std::memcpy(in.values + to_cache, in.v + head.own(beam), size * sizeof(float));
+        }
+      }
+    }
+  });
 }
 
 // q, k, v of N rows, a stride apart. caches: which input the first of the caches is. result: whose
@@ -177,8 +230,8 @@ void attend_to_past(const Context& context, const float* q, const float* k, cons
                   quantization_of(context, caches + 5, 3, result)};
   context.parallel(rows.dims[0], 2 * count * width * (shape.position + 1),
                    [&](int64_t first, int64_t last) {
-                     std::vector<float> scores(padded(shape.position + 1)), head(shape.size);
-                     attend_past(shape, in, to, first, last, scores.data(), head.data());
+                     attend_past(shape, in, to, first, last,
+                                 {SelfHead::kTogether, shape.position + 1, shape.size});
                    });
 }
 
@@ -225,48 +278,50 @@ struct SourceInputs {
   const int32_t* mask;         // [B,S]
 };
 
-template <int kSize>
-KERNEL_PART void attend_source(const SourceShape& shape, const SourceInputs& in, const Result& to,
-                               int64_t sentence, float* scores, float* context) {
-  const int64_t size = kSize ? kSize : shape.size;
-  const int32_t* mask = in.mask + sentence * shape.length;
-  for (int64_t head = 0; head < shape.heads; ++head) {
-    const int64_t first = sentence * shape.sentence_stride + head * shape.head_stride;
-    for (int64_t query = 0; query < shape.queries; ++query) {
-      const int64_t row = sentence * shape.queries + query;
-      const float* q = in.q + row * shape.query_stride + head * size;
-      score<kSize>(scores, q, shape.length, size,
-                   [&](int64_t s) __attribute__((always_inline)) {
-                     return in.keys + first + s * shape.token_stride;
-                   });
-      for (int64_t s = 0; s < shape.length; ++s) scores[s] += mask[s] ? 0.0f : -10000.0f;
-      const float factor = softmax(scores, shape.length);
-      weighted_sum<kSize>(context, scores, shape.length, factor, size,
-                          [&](int64_t s) __attribute__((always_inline)) {
-                            return in.values + first + s * shape.token_stride;
-                          });
-      put_all(to, (row * shape.heads + head) * size, context, size);
-    }
+// One head of a sentence.
+struct SourceHead {
+  static constexpr int64_t kTogether = 8;
+  const SourceShape& shape;
+  const SourceInputs& in;
+  const int64_t size, sentence, head;
+
+  KERNEL_PART auto tokens(const float* of_all) const {
+    const float* first = of_all + sentence * shape.sentence_stride + head * shape.head_stride;
+    const int64_t stride = shape.token_stride;
+    return [=](int64_t s) __attribute__((always_inline)) { return first + s * stride; };
   }
-}
+  KERNEL_PART int64_t row(int64_t query) const { return sentence * shape.queries + query; }
+  KERNEL_PART const float* query(int64_t i) const {
+    return in.q + row(i) * shape.query_stride + head * size;
+  }
+  KERNEL_PART auto keys(int64_t) const { return tokens(in.keys); }
+  KERNEL_PART auto values(int64_t) const { return tokens(in.values); }
+  KERNEL_PART void mask(float* scores) const {
+    const int32_t* is_token = in.mask + sentence * shape.length;
+    for (int64_t s = 0; s < shape.length; ++s) scores[s] += is_token[s] ? 0.0f : -10000.0f;
+  }
+  KERNEL_PART int64_t result(int64_t i) const { return (row(i) * shape.heads + head) * size; }
+};
 
 KERNEL void attend_sources(const SourceShape& shape, const SourceInputs& in, const Result& to,
-                           int64_t first, int64_t last, float* scores, float* context) {
-  for (int64_t sentence = first; sentence < last; ++sentence) {
-    switch (shape.size) {
-      case 32: attend_source<32>(shape, in, to, sentence, scores, context); break;
-      case 64: attend_source<64>(shape, in, to, sentence, scores, context); break;
-      default: attend_source<0>(shape, in, to, sentence, scores, context);
+                           int64_t first, int64_t last, Scratch scratch) {
+  with_size(shape.size, [&](auto known) __attribute__((always_inline)) {
+    const int64_t size = known ? known : shape.size;
+    for (int64_t sentence = first; sentence < last; ++sentence) {
+      for (int64_t i = 0; i < shape.heads; ++i) {
+        const SourceHead head{shape, in, size, sentence, i};
+        attend<known>(head, shape.queries, shape.length, size, to, scratch.scores.data(),
+                      scratch.context.data());
+      }
     }
-  }
+  });
 }
 
 void attend_all(const Context& context, const SourceShape& shape, const SourceInputs& in,
                 const Result& to, int64_t sentences) {
   const int64_t each = 2 * shape.queries * shape.heads * shape.size * shape.length;
   context.parallel(sentences, sentences * each, [&](int64_t first, int64_t last) {
-    std::vector<float> scores(padded(shape.length)), head(shape.size);
-    attend_sources(shape, in, to, first, last, scores.data(), head.data());
+    attend_sources(shape, in, to, first, last, {SourceHead::kTogether, shape.length, shape.size});
   });
 }
 

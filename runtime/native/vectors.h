@@ -19,7 +19,7 @@
 #else
 #define SHUFFLE(a, b, ...) __builtin_shuffle(a, b, Places4{__VA_ARGS__})
 #endif
-#define KERNEL_PART static inline __attribute__((always_inline))
+#define KERNEL_PART inline __attribute__((always_inline))
 
 namespace leanseq {
 
