@@ -43,6 +43,7 @@ from runtime.static_workspace import StaticWorkspace, new_block, shape_for
 logger = logging.getLogger(__name__)
 
 KINDS = {
+    "BestContinuations": "products",  # which chooses among them too
     "MatMulIntegerToFloat": "products",
     "MatMulNBits": "products",
     "Gemm": "products",

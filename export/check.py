@@ -33,7 +33,7 @@ def graph_spec(
     quantized MatMuls than int8_matmuls.
     """
     model = _read(path)
-    quantized = _count_quantized_matmuls(model.graph)
+    quantized = _count_quantized_matmuls(model)
     if int8_matmuls is not None and quantized != int8_matmuls:
         raise ExportError(
             f"{path.name} holds {quantized} quantized MatMuls, expected {int8_matmuls}; "
@@ -141,13 +141,18 @@ def _tensor_spec(value: ValueInfoProto) -> TensorSpec:
     return TensorSpec(name=value.name, dtype=dtype, dims=dims)
 
 
-def _count_quantized_matmuls(graph: onnx.GraphProto) -> int:
+def _count_quantized_matmuls(model: onnx.ModelProto) -> int:
     """MatMuls whose weight comes out of a DequantizeLinear, transposed or not, and those that ONNX
-    Runtime would make of them."""
-    producers = {name: node for node in graph.node for name in node.output}
+    Runtime would make of them, in functions too."""
+    integer = ("MatMulIntegerToFloat", "MatMulNBits")
+    inside = {
+        function.name: sum(node.op_type in integer for node in function.node)
+        for function in model.functions
+    }
+    producers = {name: node for node in model.graph.node for name in node.output}
     count = 0
-    for node in graph.node:
-        count += node.op_type in ("MatMulIntegerToFloat", "MatMulNBits")
+    for node in model.graph.node:
+        count += inside.get(node.op_type, node.op_type in integer)
         if node.op_type != "MatMul":
             continue
         weight = producers.get(node.input[1])

@@ -28,6 +28,7 @@ from export.cpu_static.editing import (
     remove_unused,
     sizes,
 )
+from export.cpu_static.integer_matmul import rows_of_weight
 
 BLOCK = 64
 """The largest with which ONNX Runtime 1.32 gives a row the same bits alone and beside others."""
@@ -48,7 +49,7 @@ def use_blockwise_matmuls(graph: ir.Graph) -> int:
 def _rewrite(graph: ir.Graph, matmul: ir.Node) -> None:
     quantize = made_by(matmul.inputs[0], "QuantizeLinear")
     scales = array_of(matmul.inputs[3])
-    by_row, inner = _rows(matmul)
+    by_row, inner = rows_of_weight(matmul)
     if inner % BLOCK:
         raise UnfitError(f"{matmul.name} sums over {inner} products, no multiple of {BLOCK}")
     name, blocks = str(matmul.name), inner // BLOCK
@@ -73,17 +74,3 @@ def _rewrite(graph: ir.Graph, matmul: ir.Node) -> None:
     )
     matmul.outputs[0].replace_all_uses_with(product.outputs[0])
     matmul.name, product.name = f"{name}.before", name
-
-
-def _rows(matmul: ir.Node) -> tuple[ir.Value, int]:
-    """The weight int8 as [O,I], and I: the table itself where that is what the product reads."""
-    weight = matmul.inputs[1]
-    assert weight is not None
-    producer = weight.producer()
-    if producer is not None:
-        table = made_by(weight, "Transpose").inputs[0]
-        assert table is not None
-        return table, array_of(table).shape[1]
-    inner = array_of(weight).shape[0]
-    turned = add_node(matmul, "Transpose", [weight], f"{matmul.name}.by_row", perm=[1, 0])
-    return turned.outputs[0], inner

@@ -102,8 +102,9 @@ class Functions:
         graph.sort()
         _drop_unread_outputs(graph)
         for function in self._model.functions.values():
-            if any(node.domain == CONTRIB for node in function):
-                function.opset_imports[CONTRIB] = 1
+            for domain, version in ((CONTRIB, 1), (DOMAIN, VERSION)):
+                if any(node.domain == domain for node in function):
+                    function.opset_imports[domain] = version
         if self._model.functions:
             self._model.opset_imports[DOMAIN] = VERSION
 

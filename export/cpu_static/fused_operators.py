@@ -7,6 +7,7 @@ SplitHeads         x [B,S,H*E] -> [B,H,S,E]
 AddNorm            x, y -> x + y, its layer normalization
 Embedding          token ids -> their int8 rows, scaled, plus the position's
 BestCandidates     logits, sum_log_probs -> the 2K best continuations
+BestContinuations  rows in uint8, the weight that makes the logits, ... -> the same, log_probs
 ReluQuantize       x -> max(x, 0) in uint8
 PackedSelfAttention, PackedEncoderAttention: the same of q, k and v behind each other
 1. A node of the graph calls the operator; the file says as an ONNX function what it computes,
@@ -16,7 +17,9 @@ PackedSelfAttention, PackedEncoderAttention: the same of q, k and v behind each 
 2. Where the result is quantized for the product behind it, the operator does that too and is
    called SelfAttentionQuantize and so on; its last inputs are scale and zero point, its last
    output is the uint8 tensor. The float one stays where something else reads it.
-3. Small constants are part of the function, so all calls of one must agree in them: a call that
+3. BestContinuations holds a BestCandidates in its turn: for processors that its kernel does not
+   know, ONNX Runtime makes the logits, and the kernel of the other chooses among them.
+4. Small constants are part of the function, so all calls of one must agree in them: a call that
    would not stays as it is. So does attention that scales its scores, or masks them with another
    value than MASKED_SCORE.
 """
@@ -39,11 +42,13 @@ from export.cpu_static.editing import (
     used_by,
 )
 from export.cpu_static.functions import Functions, Region
+from export.cpu_static.packed_weight import pack_weight
 from model.attention import MASKED_SCORE
-from runtime.graph_contract import CANDIDATE_IDS, PARENTS, SCORES, SUM_LOG_PROBS
-from runtime.static_contract import NUM_CANDIDATES
+from runtime.graph_contract import CANDIDATE_IDS, LOG_PROBS, PARENTS, SCORES, SUM_LOG_PROBS
+from runtime.static_contract import LOG_PROB_SENTENCES, NUM_CANDIDATES
 
 _QUANTIZED = "Quantize"
+_BEST = "BestCandidates"
 
 
 def use_fused_operators(model: ir.Model, *, flat_rows: bool) -> int:
@@ -59,6 +64,10 @@ def use_fused_operators(model: ir.Model, *, flat_rows: bool) -> int:
             continue
         with contextlib.suppress(UnfitError):  # it stays as it is
             functions.call(make(node))
+            remove_unused(graph)
+    for node in [node for node in graph if node.op_type == _BEST]:
+        with contextlib.suppress(UnfitError):
+            functions.call(_best_continuations(graph, node))
             remove_unused(graph)
     functions.finish()
     return functions.calls
@@ -233,10 +242,27 @@ def _best_candidates(node: ir.Node) -> Region:
     [logits] = _present(node.inputs[0])
     shapes = [node.outputs[0] for node in graph if node.name == "beam_shape"]
     return Region(
-        name="BestCandidates",
+        name=_BEST,
         inputs=[logits, sums, count],
         outputs=outputs,
         shape=shapes[0] if shapes else None,
+    )
+
+
+def _best_continuations(graph: ir.Graph, call: ir.Node) -> Region:
+    """call: of BestCandidates, to be one with the integer product that makes its logits."""
+    logits, sums, count, *shape = _present(*call.inputs)
+    product = made_by(made_by(logits, "Reshape").inputs[0], "MatMulIntegerToFloat")
+    packed = pack_weight(graph, product)
+    rows, scale, scales, zero_point, bias = _present(
+        product.inputs[0], *product.inputs[2:5], product.inputs[6]
+    )
+    asked = input_named(graph, LOG_PROB_SENTENCES)
+    return Region(
+        name="BestContinuations",
+        inputs=[rows, packed, scale, scales, zero_point, bias, sums, count, asked],
+        outputs=[*call.outputs, graph.outputs[output_index(graph, LOG_PROBS)]],
+        shape=shape[0] if shape else None,
     )
 
 

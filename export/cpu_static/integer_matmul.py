@@ -84,3 +84,17 @@ def _bias_after(matmul: ir.Node) -> tuple[ir.Node, ir.Value | None]:
             if other is not None and other.is_initializer() and len(array_of(other).shape) == 1:
                 return add, other
     return matmul, None
+
+
+def rows_of_weight(matmul: ir.Node) -> tuple[ir.Value, int]:
+    """The weight of an integer product as [O,I], and I: the table itself where it reads that."""
+    weight = matmul.inputs[1]
+    assert weight is not None
+    producer = weight.producer()
+    if producer is not None:
+        table = made_by(weight, "Transpose").inputs[0]
+        assert table is not None
+        return table, array_of(table).shape[1]
+    inner = array_of(weight).shape[0]
+    turned = add_node(matmul, "Transpose", [weight], f"{matmul.name}.by_row", perm=[1, 0])
+    return turned.outputs[0], inner

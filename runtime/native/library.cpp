@@ -167,9 +167,9 @@ extern "C" __attribute__((visibility("default"))) ort::Status* RegisterCustomOps
           &kPackedSelfAttentionQuantize, &kCrossAttention, &kCrossAttentionQuantize,
           &kEncoderAttention, &kEncoderAttentionQuantize, &kPackedEncoderAttention,
           &kPackedEncoderAttentionQuantize, &kSplitHeads, &kAddNorm, &kAddNormQuantize, &kEmbedding,
-          &kEmbeddingQuantize, &kReluQuantize, &kBestCandidates}) {
+          &kEmbeddingQuantize, &kReluQuantize, &kBestCandidates, best_continuations_here()}) {
       const ort::CustomOp* custom = op;
-      if (!status) status = api->call(ort::kCustomOpDomainAdd, domain, custom);
+      if (op && !status) status = api->call(ort::kCustomOpDomainAdd, domain, custom);
     }
     return status;
   }();

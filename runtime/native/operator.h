@@ -90,5 +90,7 @@ extern const Operator kSelfAttention, kSelfAttentionQuantize, kPackedSelfAttenti
     kEncoderAttentionQuantize, kPackedEncoderAttention, kPackedEncoderAttentionQuantize,
     kSplitHeads, kAddNorm, kAddNormQuantize, kEmbedding, kEmbeddingQuantize, kReluQuantize,
     kBestCandidates;
+// Null on a processor that lacks what it needs.
+const Operator* best_continuations_here();
 
 }  // namespace leanseq

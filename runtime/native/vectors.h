@@ -72,24 +72,27 @@ KERNEL_PART float maximum(const Floats& x) {
   return a > b ? a : b;
 }
 
-// 2 to the power of y, for y <= 0; 2^-126 below -126, NaN of NaN. y is cut into a whole number and a
-// rest within 1/2, of which 2^rest is a polynomial (fitted for the least relative error, 9e-8).
-KERNEL_PART Floats exp2(const Floats& y) {
-  const Floats shift = all(12582912.0f);  // 1.5 * 2^23: adding it rounds to a whole number
-  const Floats least = y < -126.0f ? all(-126.0f) : y, rounded = least + shift;
-  const Floats rest = least - (rounded - shift);
+// 2 to the power of a rest within 1/2: a polynomial, fitted for the least relative error, 9e-8.
+KERNEL_PART Floats exp2_of_rest(const Floats& rest) {
   Floats power = all(1.32647e-3f);
   power = power * rest + 9.67151e-3f;
   power = power * rest + 5.550734e-2f;
   power = power * rest + 2.4022242e-1f;
   power = power * rest + 6.9314698e-1f;
-  power = power * rest + 1.0f;
+  return power * rest + 1.0f;
+}
+
+// 2 to the power of y, for y <= 0; 2^-126 below -126, NaN of NaN. y is cut into a whole number and a
+// rest.
+KERNEL_PART Floats exp2(const Floats& y) {
+  const Floats shift = all(12582912.0f);  // 1.5 * 2^23: adding it rounds to a whole number
+  const Floats least = y < -126.0f ? all(-126.0f) : y, rounded = least + shift;
   Ints bits;
   std::memcpy(&bits, &rounded, sizeof bits);
   bits = (bits + 127) << 23;  // the whole number as an exponent
   Floats whole;
   std::memcpy(&whole, &bits, sizeof whole);
-  return power * whole;
+  return exp2_of_rest(least - (rounded - shift)) * whole;
 }
 
 constexpr float kLog2E = 1.44269504f;

@@ -44,6 +44,7 @@ OUTPUTS = {
     "Embedding": [np.float32],
     "Relu": [],
     "BestCandidates": [np.float32, np.int32, np.int32],
+    "BestContinuations": [np.float32, np.int32, np.int32, np.float32],
 }
 
 
@@ -54,6 +55,10 @@ def _fresh() -> Iterator[None]:
 
 
 needs_kernels = pytest.mark.skipif(bool(why_not()), reason=f"no kernels: {why_not()}")
+needs_vnni = pytest.mark.skipif(
+    bool(why_not()) or "avx512_vnni" not in Path("/proc/cpuinfo").read_text(encoding="utf-8"),
+    reason="no kernels, or no AVX-512 VNNI",
+)
 
 
 def call(
@@ -318,6 +323,74 @@ def test_logits_that_are_no_numbers_still_give_continuations(value: float) -> No
     assert ((parents >= 0) & (parents < 2)).all()
 
 
+def continuations_inputs(
+    sentences: int, beams: int, width: int, vocabulary: int, *, asked: int = 0
+) -> tuple[list[Array], Array]:
+    """The operator's inputs, and the logits [B,K,V] that it is to make of them."""
+    rng = np.random.default_rng(vocabulary + width)
+    x = rng.integers(0, 256, (sentences * beams, 1, width)).astype(np.uint8)
+    weight = rng.integers(-128, 128, (vocabulary, width)).astype(np.int8)
+    scales = rng.uniform(0.2, 1, vocabulary).astype(np.float32) / np.float32(width**0.5 * 60)
+    bias = rng.normal(size=vocabulary).astype(np.float32)
+    bias[7] = -1e9  # banned
+    packed = (weight.view(np.uint8) ^ 128).reshape(-1, 16, width // 4, 4).transpose(0, 2, 1, 3)
+    sums = rng.normal(-5, 2, (sentences, beams, 1)).astype(np.float32)
+    whole = (x[:, 0].astype(np.int64) - 128) @ weight.astype(np.int64).T
+    logits = whole * scales.astype(np.float64) * float(SCALE) + bias
+    counts = (np.array([2 * beams]), np.array([asked]))
+    inputs = [x, packed, SCALE, scales, ZERO_POINT, bias, sums, *counts]
+    return inputs, logits.reshape(sentences, beams, vocabulary)
+
+
+@needs_vnni
+@pytest.mark.parametrize(
+    ("sentences", "beams"), [(1, 1), (1, 2), (3, 1), (1, 4), (1, 5), (2, 3), (7, 4), (2, 16)]
+)
+@pytest.mark.parametrize(("width", "vocabulary"), [(4, 64), (20, 128), (64, 2048), (64, 4480)])
+def test_best_continuations(sentences: int, beams: int, width: int, vocabulary: int) -> None:
+    """Rows in all that a tile leaves over; a vocabulary of one part, less, or several."""
+    asked = sentences // 2
+    inputs, logits = continuations_inputs(sentences, beams, width, vocabulary, asked=asked)
+    expected = logits - logits.max(-1, keepdims=True)
+    expected -= np.log(np.exp(expected).sum(-1, keepdims=True))
+    sums = inputs[6][:, :, 0]
+    scores, tokens, parents, log_probs = call("BestContinuations", inputs)
+    best_ones = candidates_from_log_probs(expected.astype(np.float32), sums)
+    np.testing.assert_allclose(scores, best_ones.scores, **CLOSE)
+    np.testing.assert_array_equal(tokens, best_ones.token_ids)
+    np.testing.assert_array_equal(parents, best_ones.parents)
+    assert log_probs.shape == (asked, beams, vocabulary)
+    np.testing.assert_allclose(log_probs, expected[:asked], **CLOSE)
+    # The very scores: candidates are chosen among these log-probabilities.
+    for sentence in range(asked):
+        picked = log_probs[sentence, parents[sentence], tokens[sentence]]
+        np.testing.assert_array_equal(scores[sentence], picked + sums[sentence, parents[sentence]])
+
+
+@needs_vnni
+def test_continuations_depend_on_neither_batch_nor_threads() -> None:
+    inputs, _ = continuations_inputs(5, 4, 128, 6400, asked=5)
+    found = call("BestContinuations", inputs)
+    for one, three in zip(found, call("BestContinuations", inputs, threads=3), strict=True):
+        np.testing.assert_array_equal(one, three)
+    alone = list(inputs)
+    alone[0], alone[6], alone[8] = inputs[0][8:12], inputs[6][2:3], np.array([1])
+    for one, whole in zip(call("BestContinuations", alone), found, strict=True):
+        np.testing.assert_array_equal(one[0], whole[2])
+
+
+@needs_vnni
+@pytest.mark.parametrize(("place", "value"), [(3, np.nan), (5, np.nan), (5, np.inf)])
+def test_a_weight_that_is_no_number_is_seen(place: int, value: float) -> None:
+    """place: the entries' scales, or their biases."""
+    inputs, _ = continuations_inputs(2, 2, 16, 128)
+    inputs[place][77] = value
+    scores, tokens, parents, _ = call("BestContinuations", inputs)
+    assert np.isnan(scores).all() or (place == 3 and value == np.inf)
+    assert ((tokens >= 0) & (tokens < 128)).all()
+    assert ((parents >= 0) & (parents < 2)).all()
+
+
 QUIET_NANS = np.array([0x7FC00000, 0xFFC00000, 0x7FC00001, 0x7FFFFFFF], np.uint32)
 
 
@@ -370,6 +443,13 @@ def test_nothing_in_gives_nothing() -> None:
     assert call("SelfAttention", [*[floats(0, 1, 8)] * 3, *caches, *numbers])[2].shape == (0, 1, 8)
     found = call("BestCandidates", [floats(0, 2, 64), floats(0, 2, 1), np.array([4])])
     assert [array.shape for array in found] == [(0, 4)] * 3
+
+
+@needs_vnni
+def test_no_rows_have_no_continuations() -> None:
+    inputs, _ = continuations_inputs(0, 2, 16, 128)
+    found = call("BestContinuations", inputs)
+    assert [array.shape for array in found] == [(0, 4)] * 3 + [(0, 2, 128)]
 
 
 @needs_kernels
@@ -485,6 +565,35 @@ def test_what_does_not_fit_is_an_error(name: str, inputs: list[Array], text: str
     """And no read or write outside a tensor."""
     with pytest.raises(Exception, match=f"leanseq's {name} expected .*{text}"):
         call(name, inputs)
+
+
+def _continuations_with(place: int, array: Array) -> list[Array]:
+    inputs, _ = continuations_inputs(2, 2, 16, 128)
+    inputs[place] = array
+    return inputs
+
+
+@needs_vnni
+@pytest.mark.parametrize(
+    ("inputs", "text"),
+    [
+        (_continuations_with(0, np.zeros((3, 1, 16), np.uint8)), "as many rows"),
+        (_continuations_with(0, np.zeros((4, 1, 20), np.uint8)), "their width"),
+        (_continuations_with(1, np.zeros((8, 4, 8, 8), np.uint8)), "16 entries and 4 places"),
+        (_continuations_with(1, np.zeros((0, 4, 16, 4), np.uint8)), "for each entry"),
+        (_continuations_with(3, floats(127)), "for each entry"),
+        (_continuations_with(4, np.array(127, np.uint8)), "zero point to be 128"),
+        (_continuations_with(5, floats(1)), "for each entry"),
+        (_continuations_with(6, floats(2, 2)), "sum_log_probs"),
+        (_continuations_with(7, np.array([257])), "no more candidates than continuations"),
+        (_continuations_with(7, np.array([0])), "no more candidates than continuations"),
+        (_continuations_with(8, np.array([3])), "of no more sentences than there are"),
+        (_continuations_with(8, np.array([-1])), "of no more sentences than there are"),
+    ],
+)
+def test_continuations_that_do_not_fit_are_an_error(inputs: list[Array], text: str) -> None:
+    with pytest.raises(Exception, match=f"leanseq's BestContinuations expected .*{text}"):
+        call("BestContinuations", inputs)
 
 
 @needs_kernels

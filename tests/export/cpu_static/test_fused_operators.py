@@ -11,6 +11,7 @@ import pytest
 
 pytest.importorskip("torch")
 
+import onnx
 import onnx_ir as ir
 import onnxruntime
 from support.bundles import Graphs
@@ -34,8 +35,14 @@ def run(model: ir.Model, feeds: Mapping[str, np.ndarray], *, native: bool) -> Ar
     options.intra_op_num_threads = 1
     if native:
         assert use_native_kernels(options)
+    return run_with(ir.to_proto(model), feeds, options)
+
+
+def run_with(
+    model: onnx.ModelProto, feeds: Mapping[str, np.ndarray], options: onnxruntime.SessionOptions
+) -> Arrays:
     session = onnxruntime.InferenceSession(
-        ir.to_proto(model).SerializeToString(), options, providers=["CPUExecutionProvider"]
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
     )
     names = [output.name for output in session.get_outputs()]
     wanted = {tensor.name for tensor in session.get_inputs()}
@@ -52,7 +59,7 @@ EXPECTED = {
     "fp32": {"SelfAttention": 2, "CrossAttention": 2, "AddNorm": 6, "BestCandidates": 1},
     "int8": {
         "EmbeddingQuantize": 1, "PackedSelfAttentionQuantize": 2, "CrossAttentionQuantize": 2,
-        "AddNormQuantize": 6, "ReluQuantize": 2, "BestCandidates": 1,
+        "AddNormQuantize": 6, "ReluQuantize": 2, "BestContinuations": 1,
     },
     "greedy": {
         "Embedding": 1, "PackedSelfAttention": 2, "CrossAttention": 2, "AddNorm": 6,
@@ -81,6 +88,31 @@ def test_a_step_of_fused_operators_computes_the_same(
     if not why_not():
         # In INT8 an activation may round the other way.
         assert_close(run(fused, feeds, native=True), plain, 2e-5 if kind == "fp32" else 0.05)
+
+
+def test_a_processor_without_the_kernel_of_the_logits_has_that_of_the_candidates(
+    random_graphs: Graphs, qdq: Path, tmp_path: Path
+) -> None:
+    """BestContinuations is put in the place of its call, and what it calls in its turn is run."""
+    if why_not():
+        pytest.skip(why_not())
+    step = convert_step(qdq, random_graphs.spec)
+    proto = ir.to_proto(step.with_fused_operators())
+    for named in (*proto.functions, *proto.graph.node):
+        for field in ("name", "op_type"):
+            if getattr(named, field, "") == "BestContinuations":
+                setattr(named, field, "BestContinuationsElsewhere")
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
+    options.log_severity_level = 4
+    assert use_native_kernels(options)
+    feeds = static_feeds(random_graphs.spec, beams=4)
+    found = run_with(proto, feeds, options)
+    nodes = onnx.load(tmp_path / "optimized.onnx").graph.node
+    operators = [node.op_type for node in nodes]
+    assert "BestCandidates" in operators
+    assert operators.count("MatMulIntegerToFloat") == step.int8_matmuls
+    assert_close(found, run(step.model, feeds, native=False), 0.05)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "int8"])

@@ -1,0 +1,49 @@
+"""The weight that makes the logits, in the order in which the kernel of BestContinuations reads it.
+
+MatMulIntegerToFloat(x, weight int8 [D,V])
+1. becomes MatMulIntegerToFloat(x, unpacked), unpacked from a packed weight uint8
+   [V/ENTRIES,D/PLACES,ENTRIES,PLACES]: the same numbers, 128 added to each.
+2. Nothing of that is stored: the packed weight is made of the weight, or of the table of
+   embeddings, by nodes that ONNX Runtime folds when it loads the graph. So it does with
+   what unpacks it, where there is no kernel that takes it packed.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from export.cpu_static.editing import UnfitError, add_node, array_of, constant, sizes
+from export.cpu_static.integer_matmul import rows_of_weight
+
+ENTRIES, PLACES = 16, 4
+"""Of the vocabulary, and of a row: a vector of 64 bytes."""
+_SWAP = (0, 2, 1, 3)
+
+
+def pack_weight(graph: ir.Graph, matmul: ir.Node) -> ir.Value:
+    """Rewrites a MatMulIntegerToFloat; its packed weight. Raises UnfitError for sizes that are no
+    multiples, or rows with a zero point other than 128."""
+    if int(array_of(matmul.inputs[4])) != 128:
+        raise UnfitError(f"{matmul.name} reads rows with a zero point other than 128")
+    by_row, width = rows_of_weight(matmul)
+    entries = array_of(matmul.inputs[3]).size
+    if entries % ENTRIES or width % PLACES:
+        raise UnfitError(
+            f"{matmul.name} has a weight of {width} x {entries}, which can't be packed"
+        )
+    name, half = str(matmul.name), constant(graph, "half.uint8", np.array(128, dtype=np.uint8))
+
+    def add(op_type: str, inputs: list[ir.Value], what: str, **attributes: object) -> ir.Value:
+        return add_node(matmul, op_type, inputs, f"{name}.{what}", **attributes).outputs[0]
+
+    unsigned = add("Cast", [by_row], "unsigned", to=ir.DataType.UINT8)
+    shifted = add("BitwiseXor", [unsigned, half], "shifted")
+    blocks = sizes(graph, entries // ENTRIES, ENTRIES, width // PLACES, PLACES)
+    packed = add("Transpose", [add("Reshape", [shifted, blocks], "blocks")], "packed", perm=_SWAP)
+    swapped = add("Transpose", [packed], "unpacked.blocks", perm=_SWAP)
+    rows = add("Reshape", [swapped, sizes(graph, entries, width)], "unpacked.rows")
+    signed = add("BitwiseXor", [rows, half], "unpacked.shifted")
+    weight = add("Cast", [signed], "unpacked.signed", to=ir.DataType.INT8)
+    matmul.replace_input_with(1, add("Transpose", [weight], "unpacked", perm=[1, 0]))
+    return packed
