@@ -54,6 +54,8 @@ KEPT_SHAPES = 8
 POSITIONS_MULTIPLE = 8
 """Caches have room for a multiple of it (and one more): ONNX Runtime keeps a plan of its memory for
 every combination of sizes that it meets."""
+_CACHE_LINE = 64
+"""Bytes."""
 _FIXED = (POSITION, BEAM_WIDTH, NUM_CANDIDATES, LOG_PROB_SENTENCES, EOS_BIAS)
 """What has no row for each sentence."""
 
@@ -86,8 +88,12 @@ class Bound:
 
 
 def new_block(count: int) -> FloatArray:
-    """Memory for so many floats."""
-    return np.empty(count, dtype=np.float32)
+    """Memory for so many floats, from the beginning of a cache line on: numpy's begins anywhere in
+    one, and each vector that is read from there would lie in two."""
+    spare = _CACHE_LINE // np.dtype(np.float32).itemsize
+    block = np.empty(count + spare, dtype=np.float32)
+    skipped = -block.ctypes.data % _CACHE_LINE // block.itemsize
+    return block[skipped : skipped + count]
 
 
 class StaticWorkspace:

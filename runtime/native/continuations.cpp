@@ -26,15 +26,15 @@ namespace leanseq {
 namespace {
 
 constexpr int kPanels = kGroup / kLanes;  // of a group: of kLanes entries each
-constexpr int64_t kTile = 6;   // rows at a time: their sums and what is multiplied fill the registers
-constexpr int64_t kParts = kLanes;  // at most so many of the vocabulary, whoever computes them
+constexpr int64_t kTile = 6;  // rows at a time: their sums and what is multiplied fill the registers
+constexpr int64_t kParts = kLanes;   // at most so many of the vocabulary, whoever computes them
 constexpr int64_t kPartGroups = 32;  // of a part, at least
+constexpr float kNone = -1e38f;      // below every logit
 
 struct Vocabulary {
-  const uint8_t* weights;       // [V/16,D/4,16,4], 128 added to each
+  const uint8_t* weights;        // [V/16,D/4,16,4], 128 added to each
   const float *scales, *biases;  // [V]
-  float scale;                  // of the rows
-  int64_t width;                // D
+  float scale;                   // of the rows
 };
 
 // The rows around 0, and what the weights' 128 adds to their products.
@@ -131,72 +131,91 @@ VNNI KERNEL_PART Floats exp2_here(const Floats& y) {
 // Of a row's logits in one part, as far as it was looked at.
 struct Seen {
   Floats totals{};  // of exp(logit - top)
-  float top = -INFINITY;
+  float top = kNone;
+};
+
+// Where what is found goes. Of all groups: maxima [N, V/64], and logits of the first rows.
+struct Findings {
+  float* maxima;
+  float* logits;
+  int64_t groups, logged_rows;
 };
 
 template <int kCount>
 VNNI KERNEL_PART void look_at_tile(const Vocabulary& vocabulary, const Rows& rows, int64_t first,
-                                   int64_t group, Seen* seen, float* maxima, int64_t groups) {
+                                   int64_t group, Seen* seen, const Findings& to) {
   int32_t products[kCount * kGroup];
   multiply<kCount>(vocabulary, rows, first, group, products);
-  for (int row = 0; row < kCount; ++row) {
+  for (int i = 0; i < kCount; ++i) {
+    const int64_t row = first + i, at = row * to.groups + group;
     Floats x[kPanels];
     for (int panel = 0; panel < kPanels; ++panel) {
-      x[panel] = logits(vocabulary, products + row * kGroup + panel * kLanes,
+      x[panel] = logits(vocabulary, products + i * kGroup + panel * kLanes,
                         group * kGroup + panel * kLanes);
+      if (row < to.logged_rows) store(to.logits + at * kGroup + panel * kLanes, x[panel]);
     }
-    Seen& its = seen[first + row];
     const float highest = maximum(largest(largest(x[0], x[1]), largest(x[2], x[3])));
-    maxima[(first + row) * groups + group] = highest;
-    if (highest > its.top) {
-      its.totals *= exp2(all((its.top - highest) * kLog2E));
-      its.top = highest;
+    to.maxima[at] = highest;
+    if (highest > seen[row].top) {
+      seen[row].totals *= exp2(all((seen[row].top - highest) * kLog2E));
+      seen[row].top = highest;
     }
-    const float shift = its.top * kLog2E;
-    its.totals += (exp2_here(x[0] * kLog2E - shift) + exp2_here(x[1] * kLog2E - shift)) +
-                  (exp2_here(x[2] * kLog2E - shift) + exp2_here(x[3] * kLog2E - shift));
+    const float shift = seen[row].top * kLog2E;
+    seen[row].totals += (exp2_here(x[0] * kLog2E - shift) + exp2_here(x[1] * kLog2E - shift)) +
+                        (exp2_here(x[2] * kLog2E - shift) + exp2_here(x[3] * kLog2E - shift));
   }
 }
 
 // All rows' logits of a group. The weights of a group stay in the cache from tile to tile.
 VNNI void look_at_group(const Vocabulary& vocabulary, const Rows& rows, int64_t count,
-                        int64_t group, Seen* seen, float* maxima, int64_t groups) {
+                        int64_t group, Seen* seen, const Findings& to) {
   int64_t row = 0;
   for (; row + kTile <= count; row += kTile) {
-    look_at_tile<kTile>(vocabulary, rows, row, group, seen, maxima, groups);
+    look_at_tile<kTile>(vocabulary, rows, row, group, seen, to);
   }
   switch (count - row) {
-    case 5: return look_at_tile<5>(vocabulary, rows, row, group, seen, maxima, groups);
-    case 4: return look_at_tile<4>(vocabulary, rows, row, group, seen, maxima, groups);
-    case 3: return look_at_tile<3>(vocabulary, rows, row, group, seen, maxima, groups);
-    case 2: return look_at_tile<2>(vocabulary, rows, row, group, seen, maxima, groups);
-    case 1: return look_at_tile<1>(vocabulary, rows, row, group, seen, maxima, groups);
+    case 5: return look_at_tile<5>(vocabulary, rows, row, group, seen, to);
+    case 4: return look_at_tile<4>(vocabulary, rows, row, group, seen, to);
+    case 3: return look_at_tile<3>(vocabulary, rows, row, group, seen, to);
+    case 2: return look_at_tile<2>(vocabulary, rows, row, group, seen, to);
+    case 1: return look_at_tile<1>(vocabulary, rows, row, group, seen, to);
   }
 }
 
-// Of a row in each part: what was seen there, summed up.
+// Of a row in each part: what was seen there, summed up. Parts that there are not weigh nothing.
 struct Parts {
-  Floats tops = all(-INFINITY), totals{};
+  float tops[kParts], totals[kParts];
+
+  Parts() {
+    std::fill_n(tops, kParts, kNone);
+    std::fill_n(totals, kParts, 0.0f);
+  }
 };
 
 VNNI void look_at_part(const Vocabulary& vocabulary, const Rows& rows, int64_t first_group,
-                       int64_t last_group, int64_t part, std::vector<Parts>& parts, float* maxima,
-                       int64_t groups) {
+                       int64_t last_group, int64_t part, std::vector<Parts>& parts,
+                       const Findings& to) {
   const int64_t count = static_cast<int64_t>(parts.size());
   std::vector<Seen> seen(count);
   for (int64_t group = first_group; group < last_group; ++group) {
-    look_at_group(vocabulary, rows, count, group, seen.data(), maxima, groups);
+    look_at_group(vocabulary, rows, count, group, seen.data(), to);
   }
   for (int64_t row = 0; row < count; ++row) {
-    reinterpret_cast<float*>(&parts[row].tops)[part] = seen[row].top;
-    reinterpret_cast<float*>(&parts[row].totals)[part] = sum(seen[row].totals);
+    parts[row].tops[part] = seen[row].top;
+    parts[row].totals[part] = sum(seen[row].totals);
   }
 }
 
 VNNI Row put_together(const Parts& parts, float sum_log_probs) {
-  const float top = maximum(parts.tops);
-  const Floats totals = parts.totals * exp2(parts.tops * kLog2E - top * kLog2E);
-  return {top, std::log(sum(totals)), sum_log_probs};
+  const Floats tops = load(parts.tops);
+  const float top = maximum(tops);
+  const Floats totals = load(parts.totals) * exp2(tops * kLog2E - top * kLog2E);
+  return {top > kNone ? top : NAN, std::log(sum(totals)), sum_log_probs};
+}
+
+// Of the row's logits, in their place.
+VNNI void log_softmax(const Row& row, float* logits, int64_t size) {
+  for (int64_t i = 0; i < size; ++i) logits[i] = (logits[i] - row.top) - row.log_sum;
 }
 
 VNNI void multiply_group(const Vocabulary& vocabulary, const Rows& rows, int64_t row, int64_t group,
@@ -250,39 +269,32 @@ void best_continuations(const Context& context) {
   if (count == 0) return;
 
   const Vocabulary vocabulary{weights.as<uint8_t>(), scales.as<float>(), bias.as<float>(),
-                              *scale.as<float>(), width};
+                              *scale.as<float>()};
   const Rows rows(x, count, width);
   const int64_t groups = size / kGroup;
   const int64_t part_groups = std::max(kPartGroups, (groups + kParts - 1) / kParts);
   const int64_t part_count = (groups + part_groups - 1) / part_groups;
   const std::unique_ptr<float[]> maxima(new float[count * groups]);
+  const Findings found{maxima.get(), log_probs, groups, log_probs ? logged * beams : 0};
   std::vector<Parts> parts(count);
   context.parallel(part_count, count * size * width / 16, [&](int64_t first, int64_t last) {
     for (int64_t part = first; part < last; ++part) {
-      look_at_part(vocabulary, rows, part * part_groups,
-                   std::min(groups, (part + 1) * part_groups), part, parts, maxima.get(), groups);
+      const int64_t end = std::min(groups, (part + 1) * part_groups);
+      look_at_part(vocabulary, rows, part * part_groups, end, part, parts, found);
     }
   });
-  const int64_t steps = 100 * count + 2 * logged * beams * size;
-  context.parallel(sentences, 20 * steps, [&](int64_t first, int64_t last) {
+  context.parallel(sentences, 2000 * count + 8 * found.logged_rows * size,
+                   [&](int64_t first, int64_t last) {
     std::vector<Row> its_rows(beams);
     for (int64_t sentence = first; sentence < last; ++sentence) {
-      const int64_t row = sentence * beams;
+      const int64_t first_row = sentence * beams;
       for (int64_t beam = 0; beam < beams; ++beam) {
-        its_rows[beam] = put_together(parts[row + beam], sums.as<float>()[row + beam]);
+        const int64_t row = first_row + beam;
+        its_rows[beam] = put_together(parts[row], sums.as<float>()[row]);
+        if (row < found.logged_rows) log_softmax(its_rows[beam], log_probs + row * size, size);
       }
-      const ComputedLogits logits(vocabulary, rows, row);
-      if (log_probs && sentence < logged) {
-        for (int64_t beam = 0; beam < beams; ++beam) {
-          float* to = log_probs + (row + beam) * size;
-          for (int64_t group = 0; group < groups; ++group) {
-            logits.group(beam, group, to + group * kGroup);
-          }
-          const Row& its = its_rows[beam];
-          for (int64_t i = 0; i < size; ++i) to[i] = (to[i] - its.top) - its.log_sum;
-        }
-      }
-      chosen.choose(sentence, its_rows, maxima.get() + row * groups, logits);
+      chosen.choose(sentence, its_rows, maxima.get() + first_row * groups,
+                    ComputedLogits(vocabulary, rows, first_row));
     }
   });
 }
