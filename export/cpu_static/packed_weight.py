@@ -10,6 +10,8 @@ MatMulIntegerToFloat(x, weight int8 [D,V])
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnx_ir as ir
 
@@ -34,7 +36,7 @@ def pack_weight(graph: ir.Graph, matmul: ir.Node) -> ir.Value:
         )
     name, half = str(matmul.name), constant(graph, "half.uint8", np.array(128, dtype=np.uint8))
 
-    def add(op_type: str, inputs: list[ir.Value], what: str, **attributes: object) -> ir.Value:
+    def add(op_type: str, inputs: list[ir.Value], what: str, **attributes: Any) -> ir.Value:
         return add_node(matmul, op_type, inputs, f"{name}.{what}", **attributes).outputs[0]
 
     unsigned = add("Cast", [by_row], "unsigned", to=ir.DataType.UINT8)
