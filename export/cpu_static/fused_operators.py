@@ -68,7 +68,7 @@ def use_fused_operators(model: ir.Model, *, flat_rows: bool) -> int:
     for node in [node for node in graph if node.op_type == _BEST]:
         with contextlib.suppress(UnfitError):
             functions.call(_best_continuations(graph, node))
-            remove_unused(graph)
+        remove_unused(graph)
     functions.finish()
     return functions.calls
 

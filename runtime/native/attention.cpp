@@ -145,7 +145,7 @@ struct SelfInputs {
 
 // One head of a sentence whose rows begin with `first`: each beam looks at its past and at itself.
 struct SelfHead {
-  static constexpr int64_t kTogether = 1;  // its stages wait for memory rather
+  static constexpr int64_t kTogether = 1;  // more gain nothing here
   const SelfShape& shape;
   const SelfInputs& in;
   const int64_t size, first, head;
