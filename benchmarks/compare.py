@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.machine import warn_without_kernels
 from benchmarks.measure import Effort, TestSet, measure
 from benchmarks.subjects import DEFAULT_BACKENDS, open_subjects
 from model.corpora.files import read_lines
@@ -44,6 +45,8 @@ def compare(comparison: Comparison) -> dict[str, Any]:
     """
     bundle = Bundle.open(comparison.bundle)
     test_set = read_test_set(comparison)
+    if "onnxruntime" in comparison.backends:
+        warn_without_kernels()
     with open_subjects(
         bundle, comparison.checkpoint, comparison.threads, comparison.backends
     ) as subjects:

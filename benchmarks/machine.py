@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import platform
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -12,7 +13,18 @@ from typing import Any
 from runtime.cores import usable_cpus
 from runtime.version import __version__
 
+logger = logging.getLogger(__name__)
+
 _PACKAGES = ("numpy", "onnxruntime", "onnxruntime-gpu", "torch", "ctranslate2", "sacrebleu")
+
+
+def warn_without_kernels() -> None:
+    """Says so where leanseq's own kernels are left out: what is measured then is slower. Needs
+    onnxruntime."""
+    from runtime.native_kernels import why_not
+
+    if reason := why_not():
+        logger.warning("leanseq runs without its own kernels, so more slowly (%s)", reason)
 
 
 def describe_machine() -> dict[str, Any]:

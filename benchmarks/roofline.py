@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from benchmarks.machine import describe_machine, now
+from benchmarks.machine import describe_machine, now, warn_without_kernels
 from benchmarks.peak_rates import PEAK_ROWS, bytes_per_second, products_per_second
 from benchmarks.profile import node_runs
 from benchmarks.table import align
@@ -89,6 +89,7 @@ def measure_roofline(run: RooflineRun) -> dict[str, Any]:
     Raises OptionError unless there is a bundle or a preset, or for lengths that the model does not
     take, BundleError for one without graphs of this variant, and what opening it raises.
     """
+    warn_without_kernels()
     with _bundle(run) as bundle:
         precision = _precision(bundle, run.precision)
         model = bundle.manifest.model

@@ -8,6 +8,7 @@ from runtime.backend import Backend
 from runtime.bundle import Bundle
 from runtime.errors import BackendError
 from runtime.manifest import Precision
+from runtime.native_kernels import why_not
 from runtime.onnxruntime_backend import OnnxRuntimeBackend
 from runtime.static_backend import StaticBackend
 from runtime.static_contract import VARIANT
@@ -32,7 +33,9 @@ def open_on_cpu(
         except BackendError as error:
             log.warning("the cpu_static graphs can't be used (%s): taking the portable ones", error)
         else:
-            log.debug("graphs: cpu_static, %s", precision)
+            reason = why_not()
+            kernels = f"ONNX Runtime's ({reason})" if reason else "leanseq's own"
+            log.debug("graphs: cpu_static, %s; kernels: %s", precision, kernels)
             return backend
     else:
         log.debug("graphs: portable, %s (this bundle has none for CPUs alone)", precision)

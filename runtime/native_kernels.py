@@ -8,13 +8,17 @@ depend on neither batch nor threads either way (docs/decisions/0019-native-kerne
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.machinery
 import logging
 import os
+from importlib import metadata
 from pathlib import Path
 
 import onnxruntime
+
+from runtime.version import __version__
 
 DOMAIN = "leanseq"
 """Of the operators, and of the functions in the graphs."""
@@ -27,10 +31,19 @@ logger = logging.getLogger(__name__)
 
 
 def library_path() -> Path | None:
-    """The compiled library; None where installing found no C++ compiler."""
-    here = Path(__file__).parent
-    names = (f"_kernels{suffix}" for suffix in importlib.machinery.EXTENSION_SUFFIXES)
-    return next((here / name for name in names if (here / name).is_file()), None)
+    """The compiled library; None where installing found no C++ compiler.
+
+    It lies beside this file; or, where that is of a checkout that Python takes before what was
+    installed (`python -m` in its directory), in the installed leanseq of the same version.
+    """
+    places = [Path(__file__).parent]
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        installed = metadata.distribution("leanseq")
+        if installed.version == __version__:
+            places.append(Path(str(installed.locate_file("runtime"))))
+    names = [f"_kernels{suffix}" for suffix in importlib.machinery.EXTENSION_SUFFIXES]
+    paths = (place / name for place in places for name in names)
+    return next((path for path in paths if path.is_file()), None)
 
 
 @functools.cache

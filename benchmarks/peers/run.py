@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.machine import describe_machine, now
+from benchmarks.machine import describe_machine, now, warn_without_kernels
 from benchmarks.peers.bars import judge
 from benchmarks.peers.cost import measure_cost
 from benchmarks.peers.equality import Equality, compare_tokens, differing_lines
@@ -102,6 +102,7 @@ def measure_peers(run: PeersRun) -> dict[str, Any]:
     for a model that CTranslate2 can't express, MissingExtraError without the extra `peers`, and
     what opening bundle, checkpoint and files raises.
     """
+    warn_without_kernels()
     threads, workloads = run.chosen_threads(), run.chosen_workloads()
     for given in run.workloads:
         if given not in WORKLOADS:
