@@ -42,7 +42,7 @@ from export.cpu_static.editing import (
     used_by,
 )
 from export.cpu_static.functions import Functions, Region
-from export.cpu_static.packed_weight import pack_weight
+from export.cpu_static.packed_weight import pack_weight, stored_weight
 from model.attention import MASKED_SCORE
 from runtime.graph_contract import CANDIDATE_IDS, LOG_PROBS, PARENTS, SCORES, SUM_LOG_PROBS
 from runtime.static_contract import LOG_PROB_SENTENCES, NUM_CANDIDATES
@@ -260,10 +260,10 @@ def _best_continuations(graph: ir.Graph, call: ir.Node) -> Region:
     rows, scale, scales, zero_point, bias = _present(
         product.inputs[0], *product.inputs[2:5], product.inputs[6]
     )
-    asked = input_named(graph, LOG_PROB_SENTENCES)
+    asked, stored = input_named(graph, LOG_PROB_SENTENCES), stored_weight(product)
     return Region(
         name="BestContinuations",
-        inputs=[rows, packed, scale, scales, zero_point, bias, sums, count, asked],
+        inputs=[rows, packed, scale, scales, zero_point, bias, sums, count, asked, stored],
         outputs=[*call.outputs, graph.outputs[output_index(graph, LOG_PROBS)]],
         shape=shape[0] if shape else None,
     )

@@ -1,11 +1,11 @@
 """The weight that makes the logits, in the order in which the kernel of BestContinuations reads it.
 
 MatMulIntegerToFloat(x, weight int8 [D,V])
-1. becomes MatMulIntegerToFloat(x, unpacked), unpacked from a packed weight uint8
-   [V/ENTRIES,D/PLACES,ENTRIES,PLACES]: the same numbers, 128 added to each.
-2. Nothing of that is stored: the packed weight is made of the weight, or of the table of
-   embeddings, by nodes that ONNX Runtime folds when it loads the graph. So it does with
-   what unpacks it, where there is no kernel that takes it packed.
+1. The packed weight is uint8 [V/ENTRIES,D/PLACES,ENTRIES,PLACES]: the same numbers, 128 added to
+   each.
+2. It is not stored: nodes make it of the weight, or of the table of embeddings, and ONNX Runtime
+   folds them when it loads the graph. The product keeps its own weight, for where there is no
+   kernel that takes the packed one.
 """
 
 from __future__ import annotations
@@ -20,12 +20,11 @@ from export.cpu_static.integer_matmul import rows_of_weight
 
 ENTRIES, PLACES = 16, 4
 """Of the vocabulary, and of a row: a vector of 64 bytes."""
-_SWAP = (0, 2, 1, 3)
 
 
 def pack_weight(graph: ir.Graph, matmul: ir.Node) -> ir.Value:
-    """Rewrites a MatMulIntegerToFloat; its packed weight. Raises UnfitError for sizes that are no
-    multiples, or rows with a zero point other than 128."""
+    """The packed weight of a MatMulIntegerToFloat. Raises UnfitError for sizes that are no multiples,
+    or rows with a zero point other than 128."""
     if int(array_of(matmul.inputs[4])) != 128:
         raise UnfitError(f"{matmul.name} reads rows with a zero point other than 128")
     by_row, width = rows_of_weight(matmul)
@@ -42,10 +41,16 @@ def pack_weight(graph: ir.Graph, matmul: ir.Node) -> ir.Value:
     unsigned = add("Cast", [by_row], "unsigned", to=ir.DataType.UINT8)
     shifted = add("BitwiseXor", [unsigned, half], "shifted")
     blocks = sizes(graph, entries // ENTRIES, ENTRIES, width // PLACES, PLACES)
-    packed = add("Transpose", [add("Reshape", [shifted, blocks], "blocks")], "packed", perm=_SWAP)
-    swapped = add("Transpose", [packed], "unpacked.blocks", perm=_SWAP)
-    rows = add("Reshape", [swapped, sizes(graph, entries, width)], "unpacked.rows")
-    signed = add("BitwiseXor", [rows, half], "unpacked.shifted")
-    weight = add("Cast", [signed], "unpacked.signed", to=ir.DataType.INT8)
-    matmul.replace_input_with(1, add("Transpose", [weight], "unpacked", perm=[1, 0]))
-    return packed
+    return add(
+        "Transpose", [add("Reshape", [shifted, blocks], "blocks")], "packed", perm=[0, 2, 1, 3]
+    )
+
+
+def stored_weight(matmul: ir.Node) -> ir.Value:
+    """What a MatMulIntegerToFloat has its weight from: the initializer [D,V], or the table [V,D]."""
+    weight = matmul.inputs[1]
+    assert weight is not None
+    producer = weight.producer()
+    stored = weight if producer is None else producer.inputs[0]
+    assert stored is not None
+    return stored

@@ -207,7 +207,7 @@ void attend_to_past(const Context& context, const float* q, const float* k, cons
   const SelfShape shape{rows.dims[1], past_keys.dims[1], past_keys.dims[3], past_keys.dims[2],
                         *position.as<int32_t>(), row_stride};
   const int64_t width = shape.heads * shape.size;
-  expect(result.count() == count * width && row_stride >= width,
+  expect(result.count() == count * width && (row_stride == width || row_stride == 3 * width),
          "queries, keys and values of the caches' rows");
   expect(rows.dims[0] * rows.dims[1] == count && rows.dims[2] == shape.room,
          "cache_indirection of the caches' rows and room");

@@ -40,10 +40,9 @@ KERNEL Row look_at(const float* logits, int64_t vocabulary, float sum_log_probs,
   }
   const float top = maximum(highest);
   Floats totals[4] = {};
-  const float shift = top * kLog2E;
   for (int64_t i = 0; i < vocabulary; i += kGroup) {
     for (int part = 0; part < 4; ++part) {
-      totals[part] += exp2(load(logits + i + kLanes * part) * kLog2E - shift);
+      totals[part] += exp2((load(logits + i + kLanes * part) - top) * kLog2E);
     }
   }
   const float log_sum = std::log(sum((totals[0] + totals[1]) + (totals[2] + totals[3])));

@@ -15,6 +15,7 @@
 #include <immintrin.h>
 
 #include <algorithm>
+#include <limits>
 #include <memory>
 
 #include "candidates.h"
@@ -29,7 +30,7 @@ constexpr int kPanels = kGroup / kLanes;  // of a group: of kLanes entries each
 constexpr int64_t kTile = 6;  // rows at a time: their sums and what is multiplied fill the registers
 constexpr int64_t kParts = kLanes;   // at most so many of the vocabulary, whoever computes them
 constexpr int64_t kPartGroups = 32;  // of a part, at least
-constexpr float kNone = -1e38f;      // below every logit
+constexpr float kNone = std::numeric_limits<float>::lowest();  // no logit was seen yet
 
 struct Vocabulary {
   const uint8_t* weights;        // [V/16,D/4,16,4], 128 added to each
@@ -160,9 +161,11 @@ VNNI KERNEL_PART void look_at_tile(const Vocabulary& vocabulary, const Rows& row
       seen[row].totals *= exp2(all((seen[row].top - highest) * kLog2E));
       seen[row].top = highest;
     }
-    const float shift = seen[row].top * kLog2E;
-    seen[row].totals += (exp2_here(x[0] * kLog2E - shift) + exp2_here(x[1] * kLog2E - shift)) +
-                        (exp2_here(x[2] * kLog2E - shift) + exp2_here(x[3] * kLog2E - shift));
+    Floats powers[kPanels];
+    for (int panel = 0; panel < kPanels; ++panel) {
+      powers[panel] = exp2_here((x[panel] - seen[row].top) * kLog2E);
+    }
+    seen[row].totals += (powers[0] + powers[1]) + (powers[2] + powers[3]);
   }
 }
 
@@ -209,7 +212,7 @@ VNNI void look_at_part(const Vocabulary& vocabulary, const Rows& rows, int64_t f
 VNNI Row put_together(const Parts& parts, float sum_log_probs) {
   const Floats tops = load(parts.tops);
   const float top = maximum(tops);
-  const Floats totals = load(parts.totals) * exp2(tops * kLog2E - top * kLog2E);
+  const Floats totals = load(parts.totals) * exp2((tops - top) * kLog2E);
   return {top > kNone ? top : NAN, std::log(sum(totals)), sum_log_probs};
 }
 
@@ -247,7 +250,8 @@ class ComputedLogits : public Logits {
 
 // rows in uint8 [N,..,D], weights in uint8 [V/16,D/4,16,4], the rows' scale, the weights' [V], the
 // rows' zero point, biases [V], sum_log_probs [B,K,1], how many candidates [1], L [1], and what only
-// the function's own nodes read -> scores, token ids, parents [B,how many], log_probs [L,K,V]
+// the function's own nodes read (the weight as it is stored, a shape)
+// -> scores, token ids, parents [B,how many], log_probs [L,K,V]
 void best_continuations(const Context& context) {
   const Tensor x = context.input(0), weights = context.input(1), scale = context.input(2);
   const Tensor scales = context.input(3), zero_point = context.input(4), bias = context.input(5);
@@ -301,11 +305,11 @@ void best_continuations(const Context& context) {
 
 }  // namespace
 
-using ort::kFloat, ort::kInt32, ort::kInt64, ort::kUint8;
+using ort::kFloat, ort::kInt32, ort::kInt64, ort::kInt8, ort::kUint8;
 const Operator kBestContinuations("BestContinuations",
                                   {kUint8, kUint8, kFloat, kFloat, kUint8, kFloat, kFloat, kInt64,
-                                   kInt64, kInt64},
-                                  9, {kFloat, kInt32, kInt32, kFloat}, best_continuations);
+                                   kInt64, kInt8, kInt64},
+                                  10, {kFloat, kInt32, kInt32, kFloat}, best_continuations);
 
 const Operator* best_continuations_here() {
   const bool can = __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&

@@ -211,6 +211,11 @@ def spoilt(index: int, array: Array) -> list[Array]:
             [floats(6, 1, 90), *self_attention_inputs(16, 2, 3)[3:]],
             "of the caches' rows",
         ),
+        (  # as many numbers, two rows in one
+            "PackedSelfAttention",
+            [floats(3, 1, 192), *self_attention_inputs(16, 2, 3)[3:]],
+            "of the caches' rows",
+        ),
         ("SplitHeads", [floats(1, 2, 6), np.array([0, 0, 4, 2])], "heads that make up a row"),
         ("SplitHeads", [floats(1, 2, 4), np.array([0, 0, 2**62 + 1, 4])], "that make up a row"),
     ],

@@ -61,6 +61,33 @@ def test_among_equal_candidates_the_earlier_beam_and_token_comes_first() -> None
     assert len(set(scores[0, :4].tolist())) == 1
 
 
+LARGE = [1e4, -1e9, -2e38, 3e38]
+
+
+@needs_kernels
+@pytest.mark.parametrize("size", LARGE)
+def test_large_logits_are_told_apart_as_small_ones_are(size: float) -> None:
+    """Those below are too far away to matter; equal ones share the probability."""
+    logits = np.full((1, 1, 128), size, dtype=np.float32)
+    logits[0, 0, 64:] = size - 0.01 * abs(size)
+    scores, tokens, _ = best(logits, floats(1, 1), 2)
+    np.testing.assert_allclose(scores, [[-np.log(64)] * 2], **CLOSE)
+    assert tokens.tolist() == [[0, 1]]
+
+
+@needs_vnni
+@pytest.mark.parametrize("size", LARGE)
+def test_so_they_are_where_they_are_made(size: float) -> None:
+    inputs, _ = continuations_inputs(1, 1, 16, 128)
+    inputs[0][:] = 128  # rows of zeros, so that logits are the biases
+    inputs[5][:] = size
+    inputs[5][64:] = size - 0.01 * abs(size)
+    inputs[6][:] = 0
+    scores, tokens, *_ = call("BestContinuations", inputs)
+    np.testing.assert_allclose(scores, [[-np.log(64)] * 2], **CLOSE)
+    assert tokens.tolist() == [[0, 1]]
+
+
 @needs_kernels
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_logits_that_are_no_numbers_still_give_continuations(value: float) -> None:
@@ -103,7 +130,7 @@ def continuations_inputs(
     whole = (x[:, 0].astype(np.int64) - 128) @ weight.astype(np.int64).T
     logits = whole * scales.astype(np.float64) * float(SCALE) + bias
     counts = (np.array([2 * beams]), np.array([asked]))
-    inputs = [x, packed, SCALE, scales, ZERO_POINT, bias, sums, *counts]
+    inputs = [x, packed, SCALE, scales, ZERO_POINT, bias, sums, *counts, weight]
     return inputs, logits.reshape(sentences, beams, vocabulary)
 
 
@@ -145,11 +172,16 @@ def test_continuations_depend_on_neither_batch_nor_threads() -> None:
 
 
 @needs_vnni
-@pytest.mark.parametrize(("place", "value"), [(3, np.nan), (5, np.nan), (5, np.inf)])
-def test_a_weight_that_is_no_number_is_seen(place: int, value: float) -> None:
+@pytest.mark.parametrize(
+    ("place", "value", "where"),
+    [(3, np.nan, 77), (5, np.nan, 77), (5, np.inf, 77), (5, -np.inf, slice(None))],
+)
+def test_a_weight_that_is_no_number_is_seen(
+    place: int, value: float, where: int | slice[None, None, None]
+) -> None:
     """place: the entries' scales, or their biases."""
     inputs, _ = continuations_inputs(2, 2, 16, 128)
-    inputs[place][77] = value
+    inputs[place][where] = value
     scores, tokens, parents, _ = call("BestContinuations", inputs)
     assert np.isnan(scores).all() or (place == 3 and value == np.inf)
     assert ((tokens >= 0) & (tokens < 128)).all()
