@@ -23,8 +23,8 @@ ENTRIES, PLACES = 16, 4
 
 
 def pack_weight(graph: ir.Graph, matmul: ir.Node) -> ir.Value:
-    """The packed weight of a MatMulIntegerToFloat. Raises UnfitError for sizes that are no multiples,
-    or rows with a zero point other than 128."""
+    """The packed weight of a MatMulIntegerToFloat. Raises UnfitError for sizes that are no
+    multiples, or rows with a zero point other than 128."""
     if int(array_of(matmul.inputs[4])) != 128:
         raise UnfitError(f"{matmul.name} reads rows with a zero point other than 128")
     by_row, width = rows_of_weight(matmul)
@@ -47,7 +47,7 @@ def pack_weight(graph: ir.Graph, matmul: ir.Node) -> ir.Value:
 
 
 def stored_weight(matmul: ir.Node) -> ir.Value:
-    """What a MatMulIntegerToFloat has its weight from: the initializer [D,V], or the table [V,D]."""
+    """What a MatMulIntegerToFloat has its weight from: an initializer [D,V] or the table [V,D]."""
     weight = matmul.inputs[1]
     assert weight is not None
     producer = weight.producer()
