@@ -245,9 +245,11 @@ class StaticBackend:
         if slots is None:
             return
         size = len(slots)
-        moving = np.flatnonzero(slots >= size)
-        free = np.setdiff1d(np.arange(size), slots)
+        is_taken = np.zeros(state.bound_slots, dtype=np.bool_)
+        is_taken[slots] = True
+        free = np.flatnonzero(~is_taken[:size])
         if len(free):
+            moving = np.flatnonzero(slots >= size)
             for source, target in zip(slots[moving], free, strict=True):
                 state.workspace.move(source, target, state.length)
             slots[moving] = free

@@ -54,6 +54,7 @@ class Tokenizer:
                     f"the tokenizer model has no {name.removesuffix('_id')} piece; expected pad, "
                     "unk, bos and eos: train it with all four"
                 )
+        self._control_ids = frozenset(vars(self.special_ids).values())
 
     def encode_source(self, text: str) -> list[int]:
         """normalize_source, then pieces, then EOS. Control pieces spelt in the text stay text."""
@@ -75,7 +76,7 @@ class Tokenizer:
         vocabulary.
         """
         text: str = self._processor.decode(
-            [token_id for token_id in self._checked(ids) if token_id not in self.special_ids]
+            [token_id for token_id in self._checked(ids) if token_id not in self._control_ids]
         )
         return _LINE_BREAK.sub(" ", text)
 
@@ -89,12 +90,12 @@ class Tokenizer:
 
     def _checked(self, ids: Iterable[int]) -> list[int]:
         checked = [int(token_id) for token_id in ids]
-        for token_id in checked:
-            if not 0 <= token_id < self.size:
-                raise TextError(
-                    f"token id {token_id} is outside the tokenizer's vocabulary of {self.size}; "
-                    "the model and the tokenizer do not belong together"
-                )
+        if checked and (min(checked) < 0 or max(checked) >= self.size):
+            outside = next(token_id for token_id in checked if not 0 <= token_id < self.size)
+            raise TextError(
+                f"token id {outside} is outside the tokenizer's vocabulary of {self.size}; "
+                "the model and the tokenizer do not belong together"
+            )
         return checked
 
 
