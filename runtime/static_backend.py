@@ -250,7 +250,7 @@ class StaticBackend:
         free = np.flatnonzero(~is_taken[:size])
         if len(free):
             moving = np.flatnonzero(slots >= size)
-            for source, target in zip(slots[moving], free, strict=True):
+            for source, target in zip(slots[moving].tolist(), free.tolist(), strict=True):
                 state.workspace.move(source, target, state.length)
             slots[moving] = free
         in_order = np.array_equal(slots, np.arange(size))
