@@ -8,7 +8,6 @@
        Transpose, Cast to uint8, BitwiseXor 128 (which adds 128) and Reshape make the other form of
        it, which ONNX Runtime folds when it loads.
     3. QuantizeLinear nodes that nothing reads go.
-    4. The product that makes the logits stays: BestContinuations is quicker with one row too.
 
 With one row this takes four fifths of the time; from about 4 rows on it is slower than the integer
 product, whence beam 1 only (docs/decisions/0017-cpu-static.md).
@@ -19,7 +18,6 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from export.cpu_static.candidates import LOG_SOFTMAX
 from export.cpu_static.editing import (
     CONTRIB,
     UnfitError,
@@ -37,12 +35,11 @@ BLOCK = 64
 
 
 def use_blockwise_matmuls(graph: ir.Graph) -> int:
-    """Rewrites every MatMulIntegerToFloat but that of rule 4; how many. Raises UnfitError where an
-    inner size is no multiple of BLOCK."""
+    """Rewrites every MatMulIntegerToFloat; how many. Raises UnfitError where an inner size is no
+    multiple of BLOCK."""
     count = 0
     for node in list(graph):
-        makes_logits = any(use.node.name == LOG_SOFTMAX for use in node.outputs[0].uses())
-        if node.op_type == "MatMulIntegerToFloat" and not makes_logits:
+        if node.op_type == "MatMulIntegerToFloat":
             _rewrite(graph, node)
             count += 1
     remove_unused(graph)

@@ -252,10 +252,7 @@ def _best_candidates(node: ir.Node) -> Region:
 def _best_continuations(graph: ir.Graph, call: ir.Node) -> Region:
     """call: of BestCandidates, to be one with the integer product that makes its logits."""
     logits, sums, count, *shape = _present(*call.inputs)
-    producer = logits.producer()
-    if producer is not None and producer.op_type == "Reshape":  # of several beams
-        [logits] = _present(producer.inputs[0])
-    product = made_by(logits, "MatMulIntegerToFloat")
+    product = made_by(made_by(logits, "Reshape").inputs[0], "MatMulIntegerToFloat")
     packed = pack_weight(graph, product)
     rows, scale, scales, zero_point, bias = _present(
         product.inputs[0], *product.inputs[2:5], product.inputs[6]

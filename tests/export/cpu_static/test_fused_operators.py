@@ -62,8 +62,8 @@ EXPECTED = {
         "AddNormQuantize": 6, "ReluQuantize": 2, "BestContinuations": 1,
     },
     "greedy": {
-        "Embedding": 1, "PackedSelfAttention": 2, "CrossAttention": 2, "AddNorm": 5,
-        "AddNormQuantize": 1, "BestContinuations": 1,
+        "Embedding": 1, "PackedSelfAttention": 2, "CrossAttention": 2, "AddNorm": 6,
+        "BestCandidates": 1,
     },
 }  # fmt: skip
 
