@@ -47,8 +47,8 @@ from runtime.static_contract import (
 
 Arrays = dict[str, npt.NDArray[Any]]
 
-KEPT_FLOATS = 1 << 19
-"""The largest workspace that is kept as it is: 2 MB of caches."""
+KEPT_FLOATS = 1 << 20
+"""The largest workspace that is kept as it is: 4 MB of caches, a line of BASE with four beams."""
 KEPT_SHAPES = 8
 """How many of these wait at most."""
 POSITIONS_MULTIPLE = 8
