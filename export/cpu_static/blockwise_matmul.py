@@ -28,7 +28,7 @@ from export.cpu_static.editing import (
     remove_unused,
     sizes,
 )
-from export.cpu_static.integer_matmul import rows_of_weight
+from export.cpu_static.integer_matmul import unsigned_rows
 
 BLOCK = 64
 """The largest with which ONNX Runtime 1.32 gives a row the same bits alone and beside others."""
@@ -49,15 +49,12 @@ def use_blockwise_matmuls(graph: ir.Graph) -> int:
 def _rewrite(graph: ir.Graph, matmul: ir.Node) -> None:
     quantize = made_by(matmul.inputs[0], "QuantizeLinear")
     scales = array_of(matmul.inputs[3])
-    by_row, inner = rows_of_weight(matmul)
+    shifted, inner = unsigned_rows(graph, matmul)
     if inner % BLOCK:
         raise UnfitError(f"{matmul.name} sums over {inner} products, no multiple of {BLOCK}")
     name, blocks = str(matmul.name), inner // BLOCK
-    shifted = add_node(matmul, "Cast", [by_row], f"{name}.unsigned", to=ir.DataType.UINT8)
-    half = constant(graph, "half.uint8", np.array(128, dtype=np.uint8))
-    shifted = add_node(matmul, "BitwiseXor", [shifted.outputs[0], half], f"{name}.shifted")
     target = sizes(graph, len(scales), blocks, BLOCK)
-    weight = add_node(matmul, "Reshape", [shifted.outputs[0], target], f"{name}.blocks")
+    weight = add_node(matmul, "Reshape", [shifted, target], f"{name}.blocks")
     repeated = constant(graph, f"{name}.block_scales", np.repeat(scales[:, None], blocks, axis=1))
     bias = matmul.inputs[6] if len(matmul.inputs) > 6 else None
     product = add_node(

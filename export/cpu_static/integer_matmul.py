@@ -86,15 +86,20 @@ def _bias_after(matmul: ir.Node) -> tuple[ir.Node, ir.Value | None]:
     return matmul, None
 
 
-def rows_of_weight(matmul: ir.Node) -> tuple[ir.Value, int]:
-    """The weight of an integer product as [O,I], and I: the table itself where it reads that."""
+def unsigned_rows(graph: ir.Graph, matmul: ir.Node) -> tuple[ir.Value, int]:
+    """The weight of an integer product as uint8 [O,I], 128 added to each number, and I: made of the
+    initializer [I,O], or of the table [O,I] where it reads that, by nodes that are folded."""
     weight = matmul.inputs[1]
     assert weight is not None
-    producer = weight.producer()
-    if producer is not None:
+    name, producer = str(matmul.name), weight.producer()
+    if producer is None:
+        inner = array_of(weight).shape[0]
+        by_row = add_node(matmul, "Transpose", [weight], f"{name}.by_row", perm=[1, 0]).outputs[0]
+    else:
         table = made_by(weight, "Transpose").inputs[0]
         assert table is not None
-        return table, array_of(table).shape[1]
-    inner = array_of(weight).shape[0]
-    turned = add_node(matmul, "Transpose", [weight], f"{matmul.name}.by_row", perm=[1, 0])
-    return turned.outputs[0], inner
+        by_row, inner = table, array_of(table).shape[1]
+    half = constant(graph, "half.uint8", np.array(128, dtype=np.uint8))
+    unsigned = add_node(matmul, "Cast", [by_row], f"{name}.unsigned", to=ir.DataType.UINT8)
+    shifted = add_node(matmul, "BitwiseXor", [unsigned.outputs[0], half], f"{name}.shifted")
+    return shifted.outputs[0], inner

@@ -10,13 +10,10 @@ MatMulIntegerToFloat(x, weight int8 [D,V])
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
 import onnx_ir as ir
 
-from export.cpu_static.editing import UnfitError, add_node, array_of, constant, sizes
-from export.cpu_static.integer_matmul import rows_of_weight
+from export.cpu_static.editing import UnfitError, add_node, array_of, sizes
+from export.cpu_static.integer_matmul import unsigned_rows
 
 ENTRIES, PLACES = 16, 4
 """Of the vocabulary, and of a row: a vector of 64 bytes."""
@@ -27,23 +24,17 @@ def pack_weight(graph: ir.Graph, matmul: ir.Node) -> ir.Value:
     multiples, or rows with a zero point other than 128."""
     if int(array_of(matmul.inputs[4])) != 128:
         raise UnfitError(f"{matmul.name} reads rows with a zero point other than 128")
-    by_row, width = rows_of_weight(matmul)
+    shifted, width = unsigned_rows(graph, matmul)
     entries = array_of(matmul.inputs[3]).size
     if entries % ENTRIES or width % PLACES:
         raise UnfitError(
             f"{matmul.name} has a weight of {width} x {entries}, which can't be packed"
         )
-    name, half = str(matmul.name), constant(graph, "half.uint8", np.array(128, dtype=np.uint8))
-
-    def add(op_type: str, inputs: list[ir.Value], what: str, **attributes: Any) -> ir.Value:
-        return add_node(matmul, op_type, inputs, f"{name}.{what}", **attributes).outputs[0]
-
-    unsigned = add("Cast", [by_row], "unsigned", to=ir.DataType.UINT8)
-    shifted = add("BitwiseXor", [unsigned, half], "shifted")
+    name = str(matmul.name)
     blocks = sizes(graph, entries // ENTRIES, ENTRIES, width // PLACES, PLACES)
-    return add(
-        "Transpose", [add("Reshape", [shifted, blocks], "blocks")], "packed", perm=[0, 2, 1, 3]
-    )
+    reshaped = add_node(matmul, "Reshape", [shifted, blocks], f"{name}.blocks")
+    packed = add_node(matmul, "Transpose", reshaped.outputs, f"{name}.packed", perm=[0, 2, 1, 3])
+    return packed.outputs[0]
 
 
 def stored_weight(matmul: ir.Node) -> ir.Value:

@@ -81,7 +81,6 @@ EMBEDDING = [np.zeros((11, 4), np.int8), floats(11, 1), floats(7, 4), np.array([
 @pytest.mark.parametrize(
     ("name", "inputs", "text"),
     [
-        # Empty, and of one dimension more.
         ("AddNorm", [floats(2, 4), floats(2, 5), floats(4), floats(4)], "of the same shape"),
         ("AddNorm", [floats(2, 4), floats(2, 4), floats(3), floats(4)], "for each place of a row"),
         ("Embedding", [np.array([[11]], np.int32), *EMBEDDING], "ids within the vocabulary"),
